@@ -10,7 +10,6 @@ sys.path.insert(0, str(DOCS / "_ext"))
 
 from redlock_docs import (
     described,
-    docstrings,
     links,
     log_events,
     measured,
@@ -23,7 +22,6 @@ from redlock_docs.diagrams import DIAGRAMS, svg
 __all__ = [
     "DIAGRAMS",
     "described",
-    "docstrings",
     "links",
     "log_events",
     "measured",

@@ -7,7 +7,9 @@ pages use stand for servers that the tests have started.
 
 from __future__ import annotations
 
+import ast
 import configparser
+import doctest
 import json
 import os
 import re
@@ -35,6 +37,8 @@ IN_BACKGROUND = r'in the background until "(.+)"'
 REPEATED = "(repeated) until it shows this"
 
 PARSERS = {
+    "py": ast.parse,
+    "pycon": doctest.DocTestParser().get_examples,
     "json": json.loads,
     "yaml": lambda text: list(yaml.safe_load_all(text)),
     "toml": tomllib.loads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -30,7 +31,6 @@ from tests.docs.blocks import DOCS, PAGES, ROOT
 from tests.docs.from_code import (
     DIAGRAMS,
     described,
-    docstrings,
     links,
     log_events,
     measured,
@@ -40,6 +40,12 @@ from tests.docs.from_code import (
     svg,
 )
 
+REPOSITORY_PAGES = [
+    *PAGES,
+    *ROOT.glob("*.md"),
+    *(ROOT / "docker").glob("*.md"),
+    *(ROOT / "examples").rglob("README.md"),
+]
 REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
 
 
@@ -77,9 +83,7 @@ def test_an_option_that_is_only_checked_is_refused(monkeypatch: pytest.MonkeyPat
 )
 def test_the_settings_table_has_the_default(name: str) -> None:
     default = getattr(RedlockSettings(), name)
-    assert f"[`redlock_{name}`](#redlock-{name.replace('_', '-')}) | `{default}` | " in (
-        reference.setting_table()
-    )
+    assert f"[`redlock_{name}`](#redlock_{name}) | `{default}` | " in reference.setting_table()
 
 
 def test_defaults_come_from_the_code() -> None:
@@ -136,8 +140,8 @@ def test_every_rule_has_a_row(row: Row[Any, Any], rule_tables: str) -> None:
 
 @pytest.mark.parametrize("name", reference.error_names())
 def test_every_error_has_an_entry(name: str) -> None:
-    assert f"autoexception:: celery_redlock.{name}\n" in reference.error_sections()
-    assert f"`~celery_redlock.{name}`" in reference.error_tree()
+    assert f"### `{name}`\n" in reference.error_entries()
+    assert f"[`{name}`](#{name.lower()})" in reference.error_tree()
 
 
 @pytest.mark.parametrize("name", signals.__all__)
@@ -172,23 +176,23 @@ def test_every_command_and_argument_has_an_entry() -> None:
 
 @pytest.mark.parametrize("name", plugin.__all__)
 def test_every_fixture_has_an_entry(name: str) -> None:
-    assert f"`{name}`\n: " in reference.fixtures()
+    assert f"### `{name}`\n" in reference.fixtures()
 
 
 @pytest.mark.parametrize(
     "name",
     [
         *(
-            f"celery_redlock.{n}"
-            for n in celery_redlock.__all__
-            if n not in reference.error_names()
+            name
+            for name in celery_redlock.__all__
+            if name not in ("__version__", *reference.error_names())
         ),
-        *(f"celery_redlock.fencing.{name}" for name in fencing.__all__),
-        *(f"celery_redlock.testing.{name}" for name in testing.__all__),
+        *(f"fencing.{name}" for name in fencing.__all__),
+        *(f"testing.{name}" for name in testing.__all__),
     ],
 )
 def test_every_public_name_is_in_the_reference(name: str) -> None:
-    assert re.search(rf":: {re.escape(name)}\b", REFERENCE)
+    assert f"### `{name}`\n" in REFERENCE
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*/README.md")))
@@ -262,42 +266,9 @@ def test_the_landing_page_shows_each_problem(picture: str) -> None:
     assert f"](images/{picture}.svg)" in (DOCS / "index.md").read_text()
 
 
-def test_docstrings_become_rst() -> None:
-    doc = ["Takes `ttl` and `a b`.", "", "    code `x`", "", "```python", "y = `z`", "```"]
-    assert docstrings.to_rst(doc) == [
-        "Takes :py:obj:`ttl` and ``a b``.",
-        "",
-        ".. code-block:: python",
-        "",
-        "    code `x`",
-        "",
-        ".. code-block:: python",
-        "",
-        "   y = `z`",
-        "",
-    ]
-
-
-def test_sections_of_docstrings_are_not_taken_for_code() -> None:
-    doc = [
-        "Do it.",
-        "",
-        "Args:",
-        "    ttl: seconds.",
-        "",
-        "    more of it",
-        "",
-        "Returns:",
-        "    x",
-    ]
-    assert docstrings.to_rst(doc) == doc
-
-
-@pytest.mark.parametrize(
-    ("path", "text"), [*repository.files()], ids=lambda value: getattr(value, "name", "")
-)
-def test_what_is_made_from_the_code_is_up_to_date(path: Path, text: str) -> None:
-    assert path.read_text() == text, "run: make reference"
+@pytest.mark.parametrize("path", repository.files(), ids=lambda path: path.name)
+def test_what_is_made_from_the_code_is_up_to_date(path: Path) -> None:
+    assert path.read_text() == repository.files()[path](), "run: make reference"
 
 
 @pytest.mark.parametrize(
@@ -327,15 +298,41 @@ def test_an_option_in_no_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         reference.grouped_options()
 
 
-def test_the_site_has_a_directive_where_the_repository_has_what_was_made() -> None:
-    text = "a\n<!-- made from the code: options -->\n\nb\n\n<!-- end -->\nc"
-    assert repository.for_the_site(text) == "a\n```{redlock} options\n```\nc"
+def test_the_site_draws_what_the_repository_has_as_an_image() -> None:
+    text = "a\n<!-- drawn from the code: modes -->\n\nb\n\n<!-- end -->\nc"
+    assert repository.for_the_site(text) == "a\n```{redlock-diagram} modes\n```\nc"
 
 
-def test_links_out_of_the_site_lead_to_its_own_pages() -> None:
-    text = "see [it](../../examples/optimistic/README.md) and [this](../../CHANGELOG.md)"
-    mended = "see [it](/how-to/examples.md#example-optimistic) and [this](/changes.md)"
-    assert sources.inside_the_site(text) == mended
+@pytest.mark.parametrize(
+    ("link", "inside"),
+    [
+        ("[a](../../CHANGELOG.md)", "[a](/changes.md)"),
+        ("[a](../../docker/README.md#b)", "[a](/how-to/run-in-containers.md#b)"),
+        (
+            "[a](../../examples/optimistic/README.md)",
+            "[a](/how-to/examples.md#optimistic-locking-without-any-lock)",
+        ),
+        ("[a](choose-a-mode.md#b)", "[a](/how-to/choose-a-mode.md#b)"),
+        ("[a](../../Makefile)", "a"),
+        ("[a](https://example.org/b.md)", "[a](https://example.org/b.md)"),
+    ],
+)
+def test_a_link_leads_to_what_the_site_has_of_a_file(link: str, inside: str) -> None:
+    assert sources.inside_the_site(link, DOCS / "how-to") == inside
+
+
+def test_an_index_lists_the_pages_of_its_folder_and_the_indexes_below() -> None:
+    links = (
+        "[a](fencing.md) [b](decisions/README.md) [c](decisions/0009-fences.md) [d](../index.md)"
+    )
+    listed = sources.contents(links, DOCS / "explanation" / "index.md")
+    assert listed == ["fencing", "decisions/README"]
+
+
+@pytest.mark.parametrize("page", REPOSITORY_PAGES, ids=lambda page: os.path.relpath(page, ROOT))
+def test_a_page_has_nothing_that_only_the_site_understands(page: Path) -> None:
+    only_the_site = r"^ *(?:`{3,}|:{3,})\{.*|\{(?:py:\w+|ref|doc|term)\}`.*|^\([\w-]+\)=$|^: .*"
+    assert re.findall(only_the_site, page.read_text(), flags=re.MULTILINE) == []
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ __all__ = ["setup"]
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register everything with Sphinx."""
-    from . import crossrefs, directives, docstrings, links, sources
+    from . import crossrefs, directives, links, sources
 
-    for part in (crossrefs, directives, docstrings, links, sources):
+    for part in (crossrefs, directives, links, sources):
         part.connect(app)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,16 +10,15 @@ from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 
-from .described import options, settings
-
 if TYPE_CHECKING:
-    from docutils.nodes import Element
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
 __all__ = ["connect"]
 
-OURS = "celery_redlock."
+#: Pages whose headings are names.
+PAGES = {f"reference/{page}" for page in ("options", "settings", "errors", "commands", "api")}
+
 #: Nodes in which code is not linked.
 CLOSED = (nodes.title, nodes.reference, nodes.caption)
 
@@ -27,15 +26,9 @@ Place = tuple[str, str]
 
 
 def connect(app: Sphinx) -> None:
-    """Link code that names something, and let other code be code."""
+    """Link code that names something."""
     app.add_post_transform(LinkNames)
     app.connect("env-updated", _collect)
-    app.connect("missing-reference", _plain_code)
-
-
-def _plain_code(_app: Sphinx, _env: Any, node: Element, content: Element) -> Element | None:
-    # Docstrings put all code in backticks; only some of it is documented.
-    return content if node.get("reftype") == "obj" else None
 
 
 def _collect(_app: Sphinx, env: BuildEnvironment) -> None:
@@ -43,27 +36,23 @@ def _collect(_app: Sphinx, env: BuildEnvironment) -> None:
 
 
 def _names(env: BuildEnvironment) -> dict[str, Place]:
-    """Return the page and anchor of everything that a piece of code may name."""
+    """Return the page and anchor of everything that a piece of code may name: the headings."""
     found: dict[str, Place] = {}
-    labels = env.domains.standard_domain.anonlabels
-    for entry in (*options(), *settings()):
-        place = labels.get(entry.name.replace("_", "-"))
-        if place is not None:
-            found[entry.name] = place
-            # The entry of an option also describes the setting for its default.
-            found.setdefault(entry.name.replace("lock_", "redlock_", 1), place)
     ambiguous = set()
-    for full, entry in env.domains.python_domain.objects.items():
-        place = (entry.docname, entry.node_id)
-        for name in {full, full.removeprefix(OURS), full.rpartition(".")[2], _tail(full)}:
-            if found.setdefault(name, place) != place:
-                ambiguous.add(name)
-    return {name: place for name, place in found.items() if name not in ambiguous}
-
-
-def _tail(full: str) -> str:
-    """Return the last two parts of a name: a class and its member."""
-    return ".".join(full.split(".")[-2:])
+    for page, metadata in env.metadata.items():
+        slugs = metadata.get("myst_slugs", {}) if page in PAGES else {}
+        for _, anchor, title in slugs.values():
+            for name in {title, title.rpartition(".")[2]}:
+                if found.setdefault(name, (page, anchor)) != (page, anchor):
+                    ambiguous.add(name)
+    names = {name: place for name, place in found.items() if name not in ambiguous}
+    # The entry of an option also describes the setting for its default.
+    options = {
+        name.replace("lock_", "redlock_", 1): place
+        for name, place in names.items()
+        if name.startswith("lock_")
+    }
+    return {**options, **names}
 
 
 class LinkNames(SphinxPostTransform):

@@ -1,5 +1,5 @@
 """
-The directives `redlock` (a part of the reference) and `redlock-diagram` (a picture).
+The directive `redlock-diagram`, a picture.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
+from celery_redlock import __version__
+
 from .diagrams import DIAGRAMS
-from .reference import PAGES, version
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -19,21 +20,9 @@ __all__ = ["connect"]
 
 
 def connect(app: Sphinx) -> None:
-    """Register the directives and the version."""
-    app.add_directive("redlock", FromCode)
+    """Register the directive and the version."""
     app.add_directive("redlock-diagram", Diagram)
-    app.config.release = app.config.version = version()
-
-
-class FromCode(SphinxDirective):
-    """Inserts a part of the reference that is made from the code."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Read Markdown as if it was written here."""
-        (name,) = self.arguments
-        return self.parse_text_to_nodes(PAGES[name](), allow_section_headings=True)
+    app.config.release = app.config.version = __version__
 
 
 class Diagram(SphinxDirective):

@@ -1,5 +1,5 @@
 """
-Pages of the reference, as Markdown, made from the code.
+Parts of pages, as Markdown, made from the code.
 """
 
 from __future__ import annotations
@@ -7,13 +7,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 
-import celery_redlock
 from celery_redlock import errors, signals
 from celery_redlock.cli.commands import redlock
 from celery_redlock.tasks.config.modes import MODES
@@ -23,6 +23,7 @@ from celery_redlock.tasks.rules import publish as rules_publish
 from celery_redlock.tasks.rules.facts import Row
 from celery_redlock.testing import plugin
 
+from . import api
 from .described import Described, attributes_of, options, settings
 from .log_events import log_events
 from .measured import comparisons, cost_of_a_lock, machine
@@ -160,7 +161,8 @@ def error_tree() -> str:
     """The errors and what each is a kind of."""
 
     def lines(cls: type, depth: int) -> Iterator[str]:
-        yield f"{'  ' * depth}- {{py:exc}}`~celery_redlock.{cls.__name__}`: {_first_line(cls)}"
+        link = f"[`{cls.__name__}`](#{cls.__name__.lower()})"
+        yield f"{'  ' * depth}- {link}: {_first_line(cls)}"
         for child in sorted(cls.__subclasses__(), key=lambda child: child.__name__):
             if child.__name__ in errors.__all__:
                 yield from lines(child, depth + 1)
@@ -173,14 +175,8 @@ def error_names() -> list[str]:
     return [name for name in errors.__all__ if issubclass(getattr(errors, name), Exception)]
 
 
-def error_sections() -> str:
-    """Each error with its attributes."""
-    named = sorted(error_names(), key=lambda name: (name != "RedlockError", name))
-    return "\n".join(_rst(f".. autoexception:: celery_redlock.{name}") for name in named)
-
-
 def error_entries() -> str:
-    """Each error with its attributes, where no cross-reference leads to it."""
+    """Each error with its attributes."""
     return "\n\n".join(map(_error_entry, error_names()))
 
 
@@ -245,9 +241,8 @@ def command_sections() -> str:
 
 def fixtures() -> str:
     """The pytest fixtures that come with the package."""
-    return "\n".join(
-        f"`{name}`\n: {_indented(inspect.getdoc(getattr(plugin, name)) or '')}\n"
-        for name in plugin.__all__
+    return "\n\n".join(
+        f"### `{name}`\n\n{inspect.getdoc(getattr(plugin, name)) or ''}" for name in plugin.__all__
     )
 
 
@@ -257,25 +252,10 @@ def examples() -> str:
     return "\n\n".join(_example(page) for page in pages)
 
 
-def containers() -> str:
-    """The page about containers, before its first section."""
-    return _unlinked(_below_title(CONTAINERS)[0])
-
-
-def container_sections() -> str:
-    """The sections of the page about containers."""
-    return "## " + _unlinked(_below_title(CONTAINERS)[2])
-
-
 def rights() -> str:
     """The rights of the locks' own user on the nodes, and their use."""
     marked = CONTAINERS.read_text().partition("<!-- rights: begin")[2]
     return marked.partition("-->\n")[2].partition("<!-- rights: end")[0]
-
-
-def version() -> str:
-    """The version that this is about."""
-    return celery_redlock.__version__
 
 
 def cost_table() -> str:
@@ -308,7 +288,7 @@ def measured_table() -> str:
     return f"{_table(head, rows)}\n\nMeasured with {machine()}."
 
 
-#: The parts of the directive `redlock`.
+#: The function that makes each part.
 PAGES: dict[str, Callable[[], str]] = {
     "option-table": grouped_options,
     "options": option_sections,
@@ -317,30 +297,29 @@ PAGES: dict[str, Callable[[], str]] = {
     "modes": mode_table,
     "rules": rule_tables,
     "error-tree": error_tree,
-    "errors": error_sections,
+    "errors": error_entries,
     "signals": signal_tables,
     "signal-example": signal_example,
     "log": log_tables,
     "commands": command_sections,
     "fixtures": fixtures,
     "examples": examples,
-    "containers": containers,
-    "container-sections": container_sections,
     "rights": rights,
     "cost": cost_table,
     "measured": measured_table,
+    **{f"api-{section}": partial(api.entries, section) for section in api.API},
 }
 
 
 def _section(described: Described, facts: list[str]) -> str:
     listed = "\n".join(f"- {fact}" for fact in facts)
     text = re.sub(r"\bbelow\b", "[below](#modes)", described.text)
-    return f"({_anchor(described)})=\n\n## `{described.name}`\n\n{text}\n\n{listed}"
+    return f"## `{described.name}`\n\n{text}\n\n{listed}"
 
 
 def _at_a_glance(kind: str, entries: list[Described]) -> str:
     rows = (
-        (f"[`{entry.name}`](#{_anchor(entry)})", _cell(entry.default), _cell(_gist(entry.text)))
+        (f"[`{entry.name}`](#{entry.name})", _cell(entry.default), _cell(_gist(entry.text)))
         for entry in entries
     )
     return _table((kind, "default", "meaning"), rows)
@@ -361,10 +340,6 @@ def _option_facts(option: Described) -> list[str]:
 def _setting_facts(described: Described) -> list[str]:
     takes = [f"Takes: {described.takes}"] if described.takes else []
     return [f"Default: {described.default}", *takes]
-
-
-def _anchor(described: Described) -> str:
-    return described.name.replace("_", "-")
 
 
 def _command(name: str, command: click.Command) -> str:
@@ -391,20 +366,9 @@ def _example(page: Path) -> str:
     title, lead, *_ = page.read_text().split("\n\n")
     name = page.parent.name
     heading = title.removeprefix("# ").strip()
-    text = _unlinked(lead)
-    return f"(example-{name})=\n\n## {heading}\n\n{text}\n\nIn the folder `examples/{name}`."
-
-
-def _below_title(page: Path) -> tuple[str, str, str]:
-    return page.read_text().partition("\n")[2].partition("\n## ")
-
-
-def _unlinked(text: str) -> str:
-    return FILE_LINK.sub(r"\1", text)
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n  ")
+    folder = f"[`examples/{name}`](../../examples/{name}/README.md)"
+    text = FILE_LINK.sub(r"\1", lead)
+    return f"## {heading}\n\n{text}\n\nIn the folder {folder}."
 
 
 def _sentence(text: str) -> str:
@@ -423,7 +387,3 @@ def _cell(text: str) -> str:
 
 def _first_line(cls: type) -> str:
     return (inspect.getdoc(cls) or "").partition("\n")[0]
-
-
-def _rst(source: str) -> str:
-    return f"```{{eval-rst}}\n{source}\n   :members:\n   :show-inheritance:\n```\n"

@@ -1,21 +1,22 @@
 """
-Parts of the reference, and pictures, that are made from the code, in the form of the repository.
+Parts of pages, and pictures, that are made from the code.
 
-Each is between two comments of a page, as Markdown that GitHub renders. `make reference` writes
-it, and the site replaces it with a form of its own, which has cross-references.
+Each is between two comments of a page, as Markdown that GitHub renders. `make reference` writes it.
+The site has the same text, and puts the pictures into the page, where they follow its theme.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from .diagrams import DIAGRAMS
-from .reference import PAGES, error_entries
+from .reference import PAGES
 
-__all__ = ["files", "for_the_site", "main", "written"]
+__all__ = ["files", "for_the_site", "main"]
 
 DOCS = Path(__file__).resolve().parents[2]
 IMAGES = DOCS / "images"
@@ -23,14 +24,6 @@ STYLE = DOCS / "_static" / "redlock.css"
 
 #: A part or a picture, with its two comments. The name is one of `PAGES` or of `DIAGRAMS`.
 MADE = re.compile(r"<!-- (made|drawn) from the code: ([\w-]+) -->\n.*?<!-- end -->", re.DOTALL)
-DIRECTIVES = {"made": "redlock", "drawn": "redlock-diagram"}
-
-#: Parts that the repository shows in another form than the site.
-OWN = {"errors": error_entries}
-
-LABEL = re.compile(r"^\([\w-]+\)=\n\n", re.MULTILINE)
-ROLE = re.compile(r"\{py:\w+\}`~?(?:celery_redlock\.)?([^`]+)`")
-ANCHOR = re.compile(r"\]\(#((?:lock|redlock)-[\w-]+)\)")
 
 #: Rules of the style sheet for the page around a picture, and for a theme that a reader has chosen.
 OF_THE_SITE = re.compile(r"^(?:\.redlock-diagram(?: svg)?|body\[.*\]) \{.*?^\}\n", re.M | re.DOTALL)
@@ -59,43 +52,38 @@ svg {
 """
 
 
-def files() -> Iterator[tuple[Path, str]]:
-    """Yield each file that `make reference` writes, with the text that it should have."""
-    for page in sorted(DOCS.rglob("*.md")):
-        text = page.read_text()
-        if MADE.search(text):
-            yield page, written(text, page)
-    for name in DIAGRAMS:
-        yield IMAGES / f"{name}.svg", _picture(name)
+def files() -> dict[Path, Callable[[], str]]:
+    """Return each file that `make reference` writes, and what makes its text."""
+    pages = [page for page in sorted(DOCS.rglob("*.md")) if MADE.search(page.read_text())]
+    return {
+        **{page: partial(_written, page) for page in pages},
+        **{IMAGES / f"{name}.svg": partial(_picture, name) for name in DIAGRAMS},
+    }
 
 
-def written(text: str, page: Path) -> str:
-    """Return a page with everything that is made from the code as the code is now."""
-
+def _written(page: Path) -> str:
     def make(found: re.Match[str]) -> str:
         kind, name = found.groups()
-        content = _part(name) if kind == "made" else _image(name, page)
+        content = PAGES[name]().strip() if kind == "made" else _image(name, page)
         return f"<!-- {kind} from the code: {name} -->\n\n{content}\n\n<!-- end -->"
 
-    return MADE.sub(make, text)
+    return MADE.sub(make, page.read_text())
 
 
 def for_the_site(text: str) -> str:
-    """Return a page with a directive in the place of everything that is made from the code."""
-    return MADE.sub(lambda made: f"```{{{DIRECTIVES[made[1]]}}} {made[2]}\n```", text)
+    """Return a page with a directive in the place of each picture."""
+
+    def shown(found: re.Match[str]) -> str:
+        kind, name = found.groups()
+        return f"```{{redlock-diagram}} {name}\n```" if kind == "drawn" else found[0]
+
+    return MADE.sub(shown, text)
 
 
 def main() -> None:
     """Write the files."""
-    for path, text in files():
-        path.write_text(text)
-
-
-def _part(name: str) -> str:
-    text = LABEL.sub("", OWN.get(name, PAGES[name])())
-    text = ROLE.sub(r"`\1`", text)
-    # GitHub derives the anchor of a heading from its text.
-    return ANCHOR.sub(lambda link: f"](#{link[1].replace('-', '_')})", text).strip()
+    for path, make in files().items():
+        path.write_text(make())
 
 
 def _image(name: str, page: Path) -> str:
