@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections import Counter
 from dataclasses import dataclass
 
 from celery_redlock.core import instrumentation
@@ -44,7 +43,7 @@ from celery_redlock.protocol.rounds import (
     SlotRound,
 )
 from celery_redlock.protocol.timing import milliseconds
-from celery_redlock.protocol.votes import Failed, Granted, KeyStates, Quarantined, Refused
+from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Refused
 from celery_redlock.transport import AckedNodes, Channel, Transport, borrowed
 
 #: How often rivals ask the nodes at least, however long that takes: a step of a starved process may
@@ -311,14 +310,7 @@ def _watch_others(transport: Transport, channel: Channel, params: AcquireParams)
         _pause(transport, *_WATCH_PAUSES)
         round_ = InspectRound(len(transport.names))
         channel.exchange(((inspect(node_keys), round_),), params.node_timeout)
-        owners = Counter(
-            (at, state.owner)
-            for vote in round_.votes
-            if type(vote) is KeyStates
-            for at, state in enumerate(vote.states)
-            if state.owner is not None
-        )
-        if not owners or max(owners.values()) >= round_.needed:
+        if round_.is_settled():
             break
     return asked
 

@@ -533,7 +533,7 @@ class InspectRound(Round):
         Nodes that did not reply count as agreeing: one that is down may have been in the holder's
         quorum, and no other owner can get a quorum without it.
         """
-        seen = [vote.states for vote in self.votes if type(vote) is KeyStates]
+        seen = self._seen()
         silent = len(self.votes) - len(seen)
         found: list[tuple[KeyState, ...]] = []
         for states in zip(*seen, strict=True):
@@ -543,8 +543,21 @@ class InspectRound(Round):
             found.append(tuple(state for state in states if state.owner == owner) if held else ())
         return found
 
+    def is_settled(self) -> bool:
+        """Return whether an owner has a key on a quorum that replied, or no node has any owner."""
+        owners = Counter(
+            (at, state.owner)
+            for states in self._seen()
+            for at, state in enumerate(states)
+            if state.owner is not None
+        )
+        return not owners or max(owners.values()) >= self.needed
+
+    def _seen(self) -> list[tuple[KeyState, ...]]:
+        return [vote.states for vote in self.votes if type(vote) is KeyStates]
+
     def _agreed(self) -> bool:
-        seen = [vote.states for vote in self.votes if type(vote) is KeyStates]
+        seen = self._seen()
         return len(seen) >= self.needed and all(
             max(Counter(state.owner for state in states).values()) >= self.needed
             for states in zip(*seen, strict=True)

@@ -42,7 +42,11 @@ HAND_OVER = (
     fault(
         "an owner of less than a quorum ends a settlement",
         tested("test_nodes_that_a_killed_publisher_has_or_that_are_down_keep_nobody_from_the_key"),
-        ("core/attempt.py::_watch_others", "max(owners.values()) >= round_.needed", "True"),
+        (
+            "protocol/rounds.py::InspectRound.is_settled",
+            "max(owners.values()) >= self.needed",
+            "True",
+        ),
     ),
     fault(
         "rivals take free nodes while the oldest asks for them",
