@@ -14,12 +14,14 @@ from typing import Any
 import griffe
 from griffe import ParameterKind as Kind
 
+from .links import anchor_of
+
 __all__ = ["API", "entries"]
 
 PACKAGE = "celery_redlock"
 ROOT = Path(__file__).resolve().parents[3]
 
-#: All that are public of a class: the names that it or a base in the package defines.
+#: All that are public of a class, also by a base in the package; all names that a module lists.
 ALL = "*"
 
 #: By section: each name, and the members that have entries of their own.
@@ -89,19 +91,7 @@ API: dict[str, dict[str, str]] = {
         "fencing.token_or_current": "",
         "fencing.slot_resource": "",
     },
-    "sqlalchemy": {
-        f"fencing.sqlalchemy.{name}": ""
-        for name in (
-            "FencedMixin",
-            "fenced_claim",
-            "fenced_claim_async",
-            "fenced_update",
-            "fenced_update_async",
-            "fenced_upsert",
-            "fenced_upsert_async",
-            "fencing_column",
-        )
-    },
+    "sqlalchemy": {"fencing.sqlalchemy": ALL},
     "django": {
         "fencing.django.FencedQuerySet": "fenced_update fenced_claim afenced_update afenced_claim"
     },
@@ -120,9 +110,18 @@ WIDTH = 100
 
 def entries(section: str) -> str:
     """Links to the classes and functions of a section, and each with signature and docstring."""
-    names = API[section]
-    links = " · ".join(f"[`{name}`](#{name.replace('.', '').lower()})" for name in names)
+    names = dict(_listed(section))
+    links = " · ".join(f"[`{name}`](#{anchor_of(name)})" for name in names)
     return "\n\n".join([links, *(part for name in names for part in _entry(name, names[name]))])
+
+
+def _listed(section: str) -> Iterator[tuple[str, str]]:
+    for name, members in API[section].items():
+        found = _find(name)
+        if found.is_module:
+            yield from ((f"{name}.{each}", "") for each in found.exports)
+        else:
+            yield name, members
 
 
 def _entry(name: str, members: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ A look at the built pages: links lead somewhere, and nothing comes from elsewher
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +13,19 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-__all__ = ["broken_links", "connect"]
+__all__ = ["anchor_of", "broken_links", "connect"]
 
 #: Attributes whose targets a browser fetches by itself.
 LOADED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
+
+
+#: Characters of a heading that its anchor does not have.
+LEFT_OUT = re.compile(r"[^\w\- ]")
+
+
+def anchor_of(heading: str) -> str:
+    """Return the anchor of a heading: GitHub derives it from the text, and so does the site."""
+    return LEFT_OUT.sub("", heading.strip().lower()).replace(" ", "-")
 
 
 def connect(app: Sphinx) -> None:

@@ -25,6 +25,7 @@ from celery_redlock.testing import plugin
 
 from . import api
 from .described import Described, attributes_of, options, settings
+from .links import anchor_of
 from .log_events import log_events
 from .measured import comparisons, cost_of_a_lock, machine
 
@@ -161,7 +162,7 @@ def error_tree() -> str:
     """The errors and what each is a kind of."""
 
     def lines(cls: type, depth: int) -> Iterator[str]:
-        link = f"[`{cls.__name__}`](#{cls.__name__.lower()})"
+        link = f"[`{cls.__name__}`](#{anchor_of(cls.__name__)})"
         yield f"{'  ' * depth}- {link}: {_first_line(cls)}"
         for child in sorted(cls.__subclasses__(), key=lambda child: child.__name__):
             if child.__name__ in errors.__all__:
@@ -319,7 +320,11 @@ def _section(described: Described, facts: list[str]) -> str:
 
 def _at_a_glance(kind: str, entries: list[Described]) -> str:
     rows = (
-        (f"[`{entry.name}`](#{entry.name})", _cell(entry.default), _cell(_gist(entry.text)))
+        (
+            f"[`{entry.name}`](#{anchor_of(entry.name)})",
+            _cell(entry.default),
+            _cell(_gist(entry.text)),
+        )
         for entry in entries
     )
     return _table((kind, "default", "meaning"), rows)

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .links import anchor_of
 from .repository import DOCS, for_the_site
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ WHOLE = {"changes": ROOT / "CHANGELOG.md", "how-to/run-in-containers": ROOT / "d
 PLACES = {path: f"{page}.md" for page, path in WHOLE.items()}
 
 LINK = re.compile(r"\[([^\]\n]*)\]\((?![a-z]+:|[#/])([^)#\s]+)(#[^)\s]*)?\)")
-SEPARATORS = re.compile(r"[^\w\- ]")
 
 
 def connect(app: Sphinx) -> None:
@@ -86,4 +86,4 @@ def _index_of(page: Path) -> Path:
 
 def _anchor_of_example(name: str) -> str:
     title = (ROOT / "examples" / name / "README.md").read_text().partition("\n")[0]
-    return SEPARATORS.sub("", title.removeprefix("# ").strip().lower()).replace(" ", "-")
+    return anchor_of(title.removeprefix("# "))
