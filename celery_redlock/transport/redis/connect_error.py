@@ -96,7 +96,7 @@ def answer_within(limit: float, call: Callable[[], _T], what: str) -> _T:
     Return what a function returns, or raise its exception, if it ends in time.
 
     Args:
-        limit: seconds that it has. After them it continues in a thread, and nobody waits for it.
+        limit: seconds to wait. A call that takes longer continues in its thread, without effect.
         call: the function.
         what: what it does, for the error.
 
