@@ -71,6 +71,10 @@ demo: $(DEMO_READY) ## half a minute: five nodes, a worker, faults, and what the
 demo-no-lock: $(DEMO_READY) ## the same work without the lock: updates are lost
 	@$(DEMO)/bin/python -m examples.demo --no-lock
 
+.PHONY: recording
+recording: $(DEMO_READY) ## what `make demo` shows on a terminal, as a moving picture in docs/images
+	@$(DEMO)/bin/python -m examples.demo --record docs/images/demo.svg
+
 # Each process has its own broker, lock nodes and workers.
 PROCESSES ?= 4
 PARALLEL := --numprocesses $(PROCESSES) --dist worksteal

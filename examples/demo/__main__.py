@@ -25,6 +25,10 @@ class TextView:
     def refresh(self, demo: Demo) -> None:
         """Print nothing: only events are printed."""
 
+    def conclude(self, text: str) -> None:
+        """Print the table."""
+        print(f"\n{text}", flush=True)
+
 
 def main() -> int:
     """Play the demo, and return its exit status: 0 if it has shown what it is there to show."""
@@ -34,6 +38,7 @@ def main() -> int:
     )
     parser.add_argument("--no-lock", action="store_true", help="without the lock: updates are lost")
     parser.add_argument("--plain", action="store_true", help="print lines, also on a terminal")
+    parser.add_argument("--record", metavar="FILE", help="write a moving picture: an SVG file")
     arguments = parser.parse_args()
     # The demo breaks its nodes, so it starts its own, whatever the shell names for other work.
     for name in [name for name in os.environ if name.startswith(("CELERY_", "REDLOCK_"))]:
@@ -44,14 +49,20 @@ def main() -> int:
         os.environ["DEMO_DIRECTORY"] = str(stage.directory)
         worker = stage.start_worker("examples.demo.tasks", processes=len(ACCOUNTS))
         assert stage.nodes is not None
-        with choose_view(plain=arguments.plain) as view:
+        with choose_view(plain=arguments.plain, record=arguments.record) as view:
             demo = Demo(nodes=stage.nodes, worker=worker, view=view, locked=not arguments.no_lock)
             demo.play()
-        return conclude(demo)
+            good, text = conclude(demo)
+            view.conclude(text)
+        return 0 if good else 1
 
 
-def choose_view(*, plain: bool) -> AbstractContextManager[View]:
+def choose_view(*, plain: bool, record: str | None) -> AbstractContextManager[View]:
     """Return the live view where the terminal can show it."""
+    if record:
+        from examples.demo.recording import Recording
+
+        return Recording(record)
     dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown")
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     if plain or dumb or not utf8 or not sys.stdout.isatty():
@@ -63,11 +74,10 @@ def choose_view(*, plain: bool) -> AbstractContextManager[View]:
     return LiveView()
 
 
-def conclude(demo: Demo) -> int:
-    """Print the table and the conclusion; return the exit status."""
+def conclude(demo: Demo) -> tuple[bool, str]:
+    """Return whether the demo has shown what it is there to show, and the table that says so."""
     balances = demo.balances
     checks = judge(demo.runs, demo.payments, balances)
-    print_table(checks)
     lost = TOTAL - sum(balances.values())
     if demo.locked:
         good = all(check.holds for check in checks)
@@ -77,17 +87,17 @@ def conclude(demo: Demo) -> int:
     else:
         good = lost > 0
         conclusion = f"Without the lock {lost} of {TOTAL} updates are lost."
-    print(f"\n{conclusion}", flush=True)
-    return 0 if good else 1
+    return good, f"{table(checks)}\n\n{conclusion}"
 
 
-def print_table(checks: Sequence[Check]) -> None:
-    """Print what was expected and what was found."""
+def table(checks: Sequence[Check]) -> str:
+    """Return what was expected and what was found."""
     width = max(len(check.subject) for check in checks)
-    print(f"\n{'':<{width}}  {'expected':<12}found")
+    lines = [f"{'':<{width}}  {'expected':<12}found"]
     for check in checks:
         mark = "ok" if check.holds else "NOT SO"
-        print(f"{check.subject:<{width}}  {check.expected!s:<12}{check.found!s:<12}{mark}")
+        lines.append(f"{check.subject:<{width}}  {check.expected!s:<12}{check.found!s:<12}{mark}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

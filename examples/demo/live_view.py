@@ -39,8 +39,8 @@ PER_ACCOUNT = sum(ACTS)
 class LiveView:
     """Redraws itself in place; the last picture stays in the terminal."""
 
-    def __init__(self) -> None:
-        self._console = Console(highlight=False)
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._events: list[Event] = []
 
@@ -57,6 +57,15 @@ class LiveView:
 
     def refresh(self, demo: Demo) -> None:
         """Draw the present state."""
+        self._live.update(self.picture(demo), refresh=True)
+
+    def conclude(self, text: str) -> None:
+        """Print the table under the last picture."""
+        self._live.stop()
+        print(f"\n{text}", flush=True)
+
+    def picture(self, demo: Demo) -> RenderableType:
+        """Return the present state as it fits into the terminal."""
         states = [
             "out" if index in demo.out else demo.nodes.state(index)
             for index in range(len(demo.nodes))
@@ -76,7 +85,7 @@ class LiveView:
         picture.add_column()
         for part in (*parts, self._timeline(width, max(3, self._console.height - used))):
             picture.add_row(part)
-        self._live.update(picture, refresh=True)
+        return picture
 
     def _timeline(self, width: int, height: int) -> Text:
         lines: list[Text] = []

@@ -52,6 +52,9 @@ class View(Protocol):
     def refresh(self, demo: Demo) -> None:
         """Show the present state."""
 
+    def conclude(self, text: str) -> None:
+        """Show what the demo has found."""
+
 
 @dataclass
 class Demo:

@@ -13,6 +13,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -39,6 +40,20 @@ def test_without_the_lock_the_files_lose_updates_that_celery_reports_as_success(
     assert "payments written exactly once        60          60          ok" in output
     assert "late write of the frozen body        refused     accepted    NOT SO" in output
     assert output.isascii()
+
+
+def test_a_recording_ends_with_what_the_demo_has_found(tmp_path: Path) -> None:
+    file = tmp_path / "demo.svg"
+
+    process = started(Example.of("demo"), tmp_path, options=("--record", str(file)))
+    output, _ = process.communicate(timeout=EXAMPLE_TIMEOUT)
+
+    assert process.returncode == 0, output
+    texts = list(ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text"))
+    seen_last = ["".join(text.itertext()) for text in texts if text.get("visibility") is None]
+    seen_before = ["".join(text.itertext()) for text in texts if text.get("visibility")]
+    assert "All 60 updates are there, whatever failed." in seen_last
+    assert any("is killed in payment" in text for text in seen_before)
 
 
 class Terminal:
