@@ -75,7 +75,7 @@ def choose_view(*, plain: bool, record: str | None) -> AbstractContextManager[Vi
 
 
 def conclude(demo: Demo) -> tuple[bool, str]:
-    """Return whether the demo has shown what it is there to show, and the table that says so."""
+    """Return whether the demo has shown what it is there to show, and a table of it."""
     balances = demo.balances
     checks = judge(demo.runs, demo.payments, balances)
     lost = TOTAL - sum(balances.values())

@@ -84,7 +84,7 @@ class Recording(LiveView):
 
 
 def _while(since: float, until: float | None) -> str:
-    """Show a text for its time alone. What nothing follows is there also where nothing moves."""
+    """Show a text for its time alone. Where nothing moves, the last one of each line is seen."""
     begin = f"{since:.1f}s"
     if until is None:
         return f'><set attributeName="visibility" to="hidden" begin="0s" end="{begin}"/>'

@@ -122,7 +122,10 @@ ROWS = {
             lock="the message goes out, and the task ends as Celery ends it",
         ),
         Row(event="lease lost, flag", lock="the lease is marked, the body continues"),
-        Row(event="lease lost, callable", lock="the callable is called, the body continues"),
+        Row(
+            event="lease lost, callable",
+            lock="as the callable decides: LeaseLost in the body, or the body continues",
+        ),
         Row(
             event="asked to stop by a newer call",
             lock="LeaseLost in the body; extended until it has unwound, then the newer call's",

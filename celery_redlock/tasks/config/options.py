@@ -60,14 +60,14 @@ class LockOptions:
             the arguments. Without a `lock_key`, the key is the task's name. You may raise it at any
             time. If you lower it, tasks that are running continue, and until they end more tasks
             than the new limit may run. The body's slot is `self.lease.slot`.
-        rate: Maximum number of starts per period, in any window of that length: `"10/s"`,
-            `"100/m"`, `"5/h"`, `"1/d"` or `"20/10s"`. A period of more than 128 starts is cut into
-            equal parts: `"500/m"` is 125 in any 15 seconds. In the modes that
-            acquire the lock at publish and hold it until the body begins, the rate counts calls
-            instead of starts. A message beyond the rate is requeued until its turn; messages get
-            their turns in the order in which they asked. Without a `lock_key`, the key is the
-            task's name. A rate does not limit how many tasks run at once; combine it with
-            `lock_limit`.
+        rate: Maximum number of grants per period, in any window of that length; a body begins a
+            moment after its grant. Write `"10/s"`, `"100/m"`, `"5/h"`, `"1/d"` or `"20/10s"`. A
+            period of more than 128 starts is cut into equal parts: `"500/m"` is 125 in any 15
+            seconds. In the modes that acquire the lock at publish and hold it until the body
+            begins, the rate counts calls instead of starts. A message beyond the rate is requeued
+            until its turn; messages get their turns in the order in which they asked. Without a
+            `lock_key`, the key is the task's name. A rate does not limit how many tasks run at
+            once; combine it with `lock_limit`.
         mode: When the lock is held; see the table of modes.
         debounce: Run once after the last call of a burst: `5` runs the task after five seconds
             without another call for its key, with the newest arguments; `(5, 60)` also 60 seconds
