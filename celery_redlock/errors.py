@@ -47,11 +47,19 @@ class RedlockError(Exception):
 
 
 class ConfigurationError(RedlockError):
-    """An option or setting cannot work. Raised when the task is declared or the process starts."""
+    """
+    An option or setting cannot work. Raised when the task is declared or the process starts.
+
+    The message names each option and setting, and what to write instead.
+    """
 
 
 class LockKeyError(RedlockError):
-    """The task's arguments and template do not make a usable lock key."""
+    """
+    The task's arguments and template do not make a usable lock key.
+
+    The message names the part of the template that is missing or None. Nothing was sent or run.
+    """
 
 
 class AmbiguousCall(RedlockError):
@@ -74,6 +82,8 @@ class LockNotAcquired(RedlockError):
 class LockContended(LockNotAcquired):
     """
     Another owner holds the lock.
+
+    Wait for it (`wait`, or `lock_on_conflict="requeue"`), or do without the work.
 
     Attributes:
         key: the lock key, or None where it is not known.
@@ -119,6 +129,8 @@ class LockContended(LockNotAcquired):
 class QuorumUnavailable(LockNotAcquired):
     """
     Too few lock nodes replied to decide anything.
+
+    Try again later, or restore the nodes: the message and `nodes` have the reason of each.
 
     Attributes:
         key: the lock key, or None where it is not known.
@@ -179,6 +191,9 @@ class DuplicateTask(RedlockError):
     """
     The same task is already queued or running.
 
+    Wait for `result`, or send again when that task has ended. Raised by
+    `lock_on_duplicate="raise"`.
+
     Attributes:
         task_id: id of the existing task.
         result: the result of the existing task, if a publisher gets this error; None if a worker
@@ -194,6 +209,8 @@ class DuplicateTask(RedlockError):
 class StaleFencingToken(RedlockError):
     """
     The resource has seen a newer fencing token: this holder was superseded.
+
+    Nothing was written. Discard the work, or start it again with a new call.
 
     Attributes:
         resource: name of the resource that refused.
@@ -218,7 +235,8 @@ class FencedResourceMissing(RedlockError):
     """
     The fenced row or object does not exist, so there is nothing to write to.
 
-    This does not mean that the token is stale: there was nothing to compare it with.
+    This does not mean that the token is stale: there was nothing to compare it with. Create the
+    row or object first.
 
     Attributes:
         resource: name of the missing resource.
@@ -233,7 +251,8 @@ class FenceRecordCorrupt(RedlockError):
     """
     A fence's record of the highest token it has seen does not contain a token.
 
-    The fence writes nothing, because it cannot know which holder is stale.
+    The fence writes nothing, because it cannot know which holder is stale. Find out what else
+    writes this record; delete it only while no holder is running.
 
     Attributes:
         resource: name of the fenced resource.
@@ -245,8 +264,16 @@ class FenceRecordCorrupt(RedlockError):
 
 
 class InvalidFencingToken(RedlockError, ValueError):
-    """A fencing token is an int from 1 to 2**53 - 1; bool is not accepted."""
+    """
+    A fencing token is an int from 1 to 2**53 - 1; bool is not accepted.
+
+    Pass `lease.fencing_token`, or `self.request.fencing_token` of a task that has a lease.
+    """
 
 
 class InvalidResourceName(ConfigurationError, ValueError):
-    """A fence cannot use this name of a resource: it is not text, is reserved, or is no slot."""
+    """
+    A fence cannot use this name of a resource: it is not text, is reserved, or is no slot.
+
+    Give the resource another name.
+    """

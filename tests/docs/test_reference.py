@@ -79,17 +79,30 @@ def test_an_option_that_is_only_checked_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "name", ["max_ttl", "key_prefix", "drift_factor", "node_timeout", "guard", "dedupe"]
+    ("name", "shown"),
+    [
+        ("max_ttl", "{:g} s"),
+        ("node_timeout", "{:g} s"),
+        *((name, "`{}`") for name in ("key_prefix", "drift_factor", "guard", "dedupe")),
+    ],
 )
-def test_the_settings_table_has_the_default(name: str) -> None:
-    default = getattr(RedlockSettings(), name)
-    assert f"[`redlock_{name}`](#redlock_{name}) | `{default}` | " in reference.setting_table()
+def test_the_settings_table_has_the_default(name: str, shown: str) -> None:
+    default = shown.format(getattr(RedlockSettings(), name))
+    assert f"[`redlock_{name}`](#redlock_{name}) | {default} | " in reference.setting_table()
 
 
-def test_defaults_come_from_the_code() -> None:
-    defaults = {f"lock_{field.name}": f"`{field.default}`" for field in fields(LockOptions)}
-    shown = {option.name: option.default for option in described.options()}
-    assert shown.items() <= defaults.items()
+@pytest.mark.parametrize("field", fields(LockOptions), ids=lambda field: field.name)
+def test_defaults_come_from_the_code(field) -> None:
+    (option,) = (each for each in described.options() if each.name == f"lock_{field.name}")
+    is_duration = isinstance(field.default, float)
+    shown = f"{field.default:g} s" if is_duration else f"`{field.default}`"
+    assert option.default.partition(" (")[0] == shown
+
+
+def test_defaults_of_options_are_settings() -> None:
+    shown = reference.setting_table()
+    assert "| `redlock_ttl` | 30 s | [`lock_ttl`](options.md#lock_ttl) |" in shown
+    assert "redlock_limit" not in shown  # of each task: there is no setting for all tasks
 
 
 @pytest.mark.parametrize(
@@ -150,7 +163,7 @@ def test_every_signal_has_a_row(name: str) -> None:
 
 
 def test_every_log_event_has_a_row() -> None:
-    shown = re.findall(r"^\| `([a-z-]+)` \|", reference.log_tables(), flags=re.MULTILINE)
+    shown = re.findall(r"^\| \[?`([a-z-]+)`", reference.log_tables(), flags=re.MULTILINE)
     assert sorted(shown) == sorted(event.code for event in log_events.log_events())
 
 
@@ -158,6 +171,26 @@ def test_a_log_event_is_shown_with_its_text_and_fields() -> None:
     text = "Lock {key} is taken away from {holder}"
     row = f"| `lock-evicted` | WARNING | `{text}` | `key`, `holder` |"
     assert row in reference.log_tables()
+
+
+@pytest.mark.parametrize("name", reference.remedies())
+def test_what_troubleshooting_names_links_there(name: str) -> None:
+    link = f"({reference.remedies()[name]})"
+    section = reference.error_entries().partition(f"### `{name}`\n")[2].partition("\n### ")[0]
+    assert f"[`{name}`]{link}" in reference.log_tables() or link in section
+
+
+@pytest.mark.parametrize(
+    "section",
+    [text for text in reference.TROUBLESHOOTING.read_text().split("\n## ") if "```text" in text],
+    ids=lambda section: section.partition("\n")[0],
+)
+def test_a_line_of_troubleshooting_is_one_that_is_logged(section: str) -> None:
+    line = section.partition("```text\n")[2].partition("\n")[0]
+    about = " ".join(reference.ABOUT.findall(section))
+    templates = [e.template for e in log_events.log_events() if f"`{e.code}`" in about]
+    patterns = [re.sub(r"\\{\w+\\}", ".*", re.escape(template)) for template in templates]
+    assert not templates or any(re.fullmatch(pattern, line) for pattern in patterns)
 
 
 def test_a_signal_without_a_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def options() -> list[Described]:
     return [
         Described(
             name=f"lock_{name}",
-            default=f"`{default}`",
+            default=_shown(default, _takes(OPTIONS[name])),
             takes=_takes(OPTIONS[name]),
             text=_text(texts, name),
         )
@@ -88,10 +88,11 @@ def settings() -> list[Described]:
         if field.name in NOT_SETTINGS:
             continue
         name = names.get(field.name, field.name)
+        takes = _takes(CHECKS[name]) if name in CHECKS else ""
         found[name] = Described(
             name=f"redlock_{name}",
-            default=SHOWN_DEFAULTS.get(name) or f"`{_default(field)}`",
-            takes=_takes(CHECKS[name]) if name in CHECKS else "",
+            default=SHOWN_DEFAULTS.get(name) or _shown(_default(field), takes),
+            takes=takes,
             text=_text(texts, field.name),
         )
     _complete(set(found), set(checks), "redlock_", RedlockSettings)
@@ -119,6 +120,13 @@ def _text(texts: dict[str, str], field: str) -> str:
     if field not in texts:
         raise LookupError(f"{field} has no entry under `Attributes:` in the docstring: write one.")
     return texts[field]
+
+
+def _shown(default: Any, takes: str) -> str:
+    if not isinstance(default, float) or not takes.startswith("seconds"):
+        return f"`{default}`"
+    whole = {3600.0: " (an hour)", 86400.0: " (a day)"}
+    return f"{default:g} s{whole.get(default, '')}"
 
 
 def _default(field: Field[Any]) -> Any:

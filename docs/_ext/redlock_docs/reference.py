@@ -33,6 +33,7 @@ __all__ = ["PAGES"]
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTAINERS = ROOT / "docker" / "README.md"
+TROUBLESHOOTING = ROOT / "docs" / "how-to" / "troubleshoot.md"
 
 #: The options by what people ask for when they look for one.
 OPTION_GROUPS = {
@@ -61,6 +62,9 @@ OPTION_GROUPS = {
     ),
     "What if something fails?": ("lock_on_unavailable", "lock_on_lost"),
 }
+
+#: The line of a section about troubleshooting that names what it is about.
+ABOUT = re.compile(r"^(?:Log events?|Error): .+", flags=re.MULTILINE)
 
 #: Links to files that are no pages of the site.
 FILE_LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:|#|/)[^)]*\)")
@@ -95,8 +99,18 @@ def grouped_options() -> str:
 
 
 def setting_table() -> str:
-    """All settings at a glance."""
-    return _at_a_glance("setting", settings())
+    """All settings at a glance, with those that are the defaults of options."""
+    rows = [
+        (
+            f"`{option.name.replace('lock_', 'redlock_', 1)}`",
+            option.default,
+            f"[`{option.name}`](options.md#{anchor_of(option.name)})",
+        )
+        for option in options()
+        if option.name.removeprefix(PREFIX) not in PER_TASK
+    ]
+    of_options = _table(("setting", "default", "of all tasks that lock, the option"), rows)
+    return f"{_at_a_glance('setting', settings())}\n\n{of_options}"
 
 
 def mode_table() -> str:
@@ -181,12 +195,24 @@ def error_entries() -> str:
     return "\n\n".join(map(_error_entry, error_names()))
 
 
+def remedies() -> dict[str, str]:
+    """Return, for log events and errors, the link to the section about their cause and remedy."""
+    links: dict[str, str] = {}
+    for section in TROUBLESHOOTING.read_text().split("\n## ")[1:]:
+        heading, _, text = section.partition("\n")
+        for name in re.findall(r"`([\w-]+)`", " ".join(ABOUT.findall(text))):
+            links[name] = f"../how-to/{TROUBLESHOOTING.name}#{anchor_of(heading)}"
+    return links
+
+
 def _error_entry(name: str) -> str:
     cls = getattr(errors, name)
     text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
     rows = [(f"`{name}`", _cell(what)) for name, what in attributes_of(cls).items()]
     table = f"\n\n{_table(('attribute', 'what it is'), rows)}" if rows else ""
-    return f"### `{name}`\n\nA kind of `{cls.__base__.__name__}`. {text}{table}"
+    link = remedies().get(name)
+    remedy = f"\n\n[Causes and remedies]({link})." if link else ""
+    return f"### `{name}`\n\nA kind of `{cls.__base__.__name__}`. {text}{remedy}{table}"
 
 
 def signal_tables() -> str:
@@ -216,13 +242,16 @@ def signal_example() -> str:
 def log_tables() -> str:
     """The log events, by the part of the package that logs them."""
     events = sorted(log_events(), key=lambda event: event.code)
+    links = remedies()
     return "\n\n".join(
         f"## `celery_redlock.{part}`\n\n"
         + _table(
             ("event", "level", "text", "fields"),
             [
                 (
-                    f"`{event.code}`",
+                    f"[`{event.code}`]({links[event.code]})"
+                    if event.code in links
+                    else f"`{event.code}`",
                     " or ".join(event.levels),
                     _cell(f"`{event.template}`"),
                     ", ".join(f"`{name}`" for name in event.fields),
