@@ -273,7 +273,7 @@ class InvalidFencingToken(RedlockError, ValueError):
 
 class InvalidResourceName(ConfigurationError, ValueError):
     """
-    A fence cannot use this name of a resource: it is not text, is reserved, or is no slot.
+    A fence cannot use this name of a resource: it is not text, is reserved, or names no slot.
 
     Give the resource another name.
     """

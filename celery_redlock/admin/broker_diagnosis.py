@@ -33,7 +33,7 @@ class BrokerFacts:
         unacknowledged: the number of messages that workers have but have not acknowledged.
         oldest: seconds since a worker received the oldest of these messages.
         visibility_timeout: seconds after which the broker delivers such a message again.
-        short: for each task option, the names of the tasks in which it is shorter than that.
+        short: for each task option, the names of the tasks in which it is not longer than that.
     """
 
     url: str
@@ -49,7 +49,7 @@ class BrokerFacts:
         return max(0.0, self.visibility_timeout - self.oldest)
 
 
-def _shorter_than(option: str, effect: str) -> Check[BrokerFacts]:
+def _not_longer_than(option: str, effect: str) -> Check[BrokerFacts]:
     return Check(
         code="visibility-timeout",
         severity=Severity.WARNING,
@@ -57,7 +57,7 @@ def _shorter_than(option: str, effect: str) -> Check[BrokerFacts]:
         text=lambda f: (
             f"The broker delivers a message of a killed worker again after visibility_timeout, "
             f"{readable(f.visibility_timeout)} s, and {option} of {', '.join(f.short[option])} is "
-            f"shorter: {effect}. Raise {option}, or lower visibility_timeout."
+            f"not longer: {effect}. Raise {option}, or lower visibility_timeout."
         ),
     )
 
@@ -85,10 +85,10 @@ BROKER: tuple[Check[BrokerFacts], ...] = (
             "leftovers: give `release` the option --revoke, so that they do not run as well."
         ),
     ),
-    _shorter_than(
+    _not_longer_than(
         "lock_queue_ttl", "its lock ends earlier, so a further call is sent, and both will run"
     ),
-    _shorter_than(
+    _not_longer_than(
         "lock_dedupe_window", "a worker may not recognise that the message has run, and rerun it"
     ),
 )
@@ -155,11 +155,11 @@ def _short(app: AppLike, seconds: float) -> dict[str, tuple[str, ...]]:
             for name, plan in plans.items()
             if plan.options.mode_spec.at_publish
             and not plan.options.mode_spec.for_window
-            and plan.options.queue_ttl < seconds
+            and plan.options.queue_ttl <= seconds
         ),
         "lock_dedupe_window": tuple(
             name
             for name, plan in plans.items()
-            if plan.marks_messages and plan.options.dedupe_window < seconds
+            if plan.marks_messages and plan.options.dedupe_window <= seconds
         ),
     }

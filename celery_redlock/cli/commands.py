@@ -79,7 +79,7 @@ def init(ctx: click.Context, target: Target, *, force: bool, as_json: bool) -> N
     """
     Let brand-new lock nodes vote at once.
 
-    A node without a record of its own may have crashed and lost its locks, so it does not vote
+    A node that has no quarantine record may have lost its locks in a crash, so it does not vote
     until the longest possible lease has expired. This command makes brand-new nodes vote at once,
     provided that there are several, all of them answer, and none has a record. A set that has lost
     the data of all its nodes looks brand-new as well: do not run the command then.

@@ -28,7 +28,7 @@ _OPTIONS = (
         "--nodes",
         multiple=True,
         metavar="URL[,URL...]",
-        help="The whole set of nodes, as in redlock_nodes: redis://, rediss:// or unix:// URLs.",
+        help="URLs of the whole set of nodes, as in redlock_nodes.",
     ),
 )
 

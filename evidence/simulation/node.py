@@ -196,7 +196,7 @@ class SimNode(Server):
             for value in command.args[5::3]:
                 self._note_set(value)
         if self._trace is not None:
-            owner = command.args[0][:8]
+            owner = "".join(command.args[:1])[:8]
             keys = " ".join(command.keys[: len(command.keys) // 2])
             self._trace(f"{self.address[0]} {kind} {keys} {owner} of {wire.machine.name}: {vote}")
         return _reply(nonce, (len(command.keys) - 1) // 2, vote)

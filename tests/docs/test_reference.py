@@ -83,7 +83,8 @@ def test_an_option_that_is_only_checked_is_refused(monkeypatch: pytest.MonkeyPat
     [
         ("max_ttl", "{:g} s"),
         ("node_timeout", "{:g} s"),
-        *((name, "`{}`") for name in ("key_prefix", "drift_factor", "guard", "dedupe")),
+        ("guard", "`{}` (only with two or more nodes)"),
+        *((name, "`{}`") for name in ("key_prefix", "drift_factor", "dedupe")),
     ],
 )
 def test_the_settings_table_has_the_default(name: str, shown: str) -> None:

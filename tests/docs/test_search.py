@@ -38,7 +38,7 @@ FIRST = {
     "docker": "run-in-containers",
     "acl": "acl-user",
     "stuck": "find-and-free-a-lock",
-    "priorities": "recipes",
+    "priorities": "wait-for-a-hot-key",
     "django": "use-from-a-web-application",
     "sentry": "use-sentry-and-flower",
 }

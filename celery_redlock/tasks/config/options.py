@@ -50,7 +50,9 @@ class LockOptions:
     Attributes:
         key: Key of the lock: a template over the task's arguments such as
             `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
-            task acquires all keys or none. `True`: the task's name and a digest of all arguments.
+            task acquires all keys or none. `True`: the task's name and a digest of all arguments;
+            also the key of a task that has another lock option than a limit or a rate, and not
+            this one.
             Tasks with the same key exclude each other, but a call of one task is never a duplicate
             of another task's call. A placeholder may read a part of an argument,
             `{order[customer][id]}` or `{order.id}`. It refuses `None`, which `{account_id!s}`
@@ -95,8 +97,9 @@ class LockOptions:
             not count this. `skip`: end the task with `lock_skip_result`. `stop`: the newest call
             wins. It asks the older body of the task to stop, by its `lock_on_lost`, within a
             second, and starts when that has ended; an older call that waits ends as replaced.
-            `reject`: reject the message to the dead letter queue; needs `acks_late`. `raise`: fail
-            with `LockContended`. Or a function of task and error that returns one of these.
+            `reject`: reject the message, which RabbitMQ moves to a dead letter queue and Redis
+            discards; needs `acks_late`. `raise`: fail with `LockContended`. Or a function of task
+            and error that returns one of these.
         on_duplicate: Policy of a publisher for a duplicate, in the modes that acquire the lock at
             publish. `existing`: return the result of the existing task. `replace`: replace an
             existing task that is still queued. `raise`: raise `DuplicateTask`. Or a function of
@@ -132,9 +135,9 @@ class LockOptions:
     mode: str = "while_executing"
     debounce: Debounce | None = None
     ttl: float = 30.0
-    queue_ttl: float = 3600.0
+    queue_ttl: float = 7200.0
     window: float | None = None
-    dedupe_window: float = 3600.0
+    dedupe_window: float = 4200.0
     wait: float | None = None
     retry: wait_base | BaseRetrying | None = None
     on_conflict: Policy = "requeue"

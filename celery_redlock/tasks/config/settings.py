@@ -70,17 +70,17 @@ class RedlockSettings:
     The reference of settings prints this text.
 
     Attributes:
-        given_nodes: URLs of three or five independent masters: `redis://`, `rediss://`, `unix://`,
-            or `redis+sentinel://`; `memory://name` for unit tests.
+        given_nodes: URLs of independent masters, three or five, or one to save work: `redis://`,
+            `rediss://`, `unix://`, or `redis+sentinel://`; `memory://name` for unit tests.
         max_ttl: Longest TTL of a lock. All processes that use the same nodes need the same value,
             because restart quarantine lasts this long.
-        takeover: How long after a failover a process may still ask the former master of a node that
-            Sentinels watch. A promoted server is quarantined for this long in addition to
-            `redlock_max_ttl`, and like that it is one value for all processes. `None`: 30 seconds
-            if a node can fail over, otherwise 0.
+        takeover: Longest time after a failover in which a process may still ask the former master
+            of a node that Sentinels watch. A promoted server is quarantined for this long in
+            addition to `redlock_max_ttl`, and like that it is one value for all processes.
+            `None`: 30 seconds if a node can fail over, otherwise 0.
         key_prefix: Prefix of every lock key on the nodes. Where the broker is the node, the
             `global_keyprefix` of `broker_transport_options` precedes it.
-        drift_factor: Fraction of a TTL by which clocks may differ while it runs. Where chrony may
+        drift_factor: Clock drift to allow for, as a fraction of the TTL. Where chrony may
             slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
         node_timeout: How long a process waits for each reply of a node, including those while it
             connects (TCP, login, scripts); for a TLS handshake, three times as long. A node that
@@ -104,12 +104,12 @@ class RedlockSettings:
             or `celery_redlock.tasks`.
         beat_ttl: TTL of the leader's lock, with `RedlockScheduler`: how long after the leader
             crashed another beat takes over. `None`: `redlock_ttl`, at most `redlock_max_ttl`.
-        beat_renew_deadline: The leader stops sending when it last extended its lock this long ago.
+        beat_renew_deadline: The leader stops sending when its lock was not extended for this long.
             Must be shorter than the TTL and longer than a third of it, which is the interval of
             the extensions. `None`: two thirds of the TTL.
-        beat_retry: Interval between a standby's election attempts, and target upper bound for one
-            scheduler iteration. The leader's broker connect and read timeouts are three quarters of
-            it. `None`: 2 seconds, at most a sixth of the TTL.
+        beat_retry: Interval between a standby's election attempts, and the time that one pass of
+            the scheduler should not exceed. The leader's broker connect and read timeouts are three
+            quarters of it. `None`: 2 seconds, at most a sixth of the TTL.
         beat_scheduler: The scheduler that `RedlockScheduler` wraps: a class, its path or its alias.
             The default keeps nothing on disk: what must outlive a beat is on the lock nodes.
         beat_key: Name of the leader's lock and of the schedule's record. Beats with the same name

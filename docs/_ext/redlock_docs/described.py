@@ -29,6 +29,9 @@ NOT_SETTINGS = frozenset({"defaults", "app"})
 #: Settings whose field has another name.
 FIELDS = {"nodes": "given_nodes"}
 
+#: The meaning of None in a description.
+MEANS = re.compile(r"`None`: (.+?)\.(?= |$)")
+
 QUOTE = "'"
 #: Code in the message of a check.
 CODE = re.compile(r"\{[^}]*\}|'[^']+'|tenacity\.[\w.]+(\([^)]*\))?|lock_\w+|True|False")
@@ -65,7 +68,7 @@ def options() -> list[Described]:
     return [
         Described(
             name=f"lock_{name}",
-            default=_shown(default, _takes(OPTIONS[name])),
+            default=_shown(default, _takes(OPTIONS[name]), _text(texts, name)),
             takes=_takes(OPTIONS[name]),
             text=_text(texts, name),
         )
@@ -91,7 +94,8 @@ def settings() -> list[Described]:
         takes = _takes(CHECKS[name]) if name in CHECKS else ""
         found[name] = Described(
             name=f"redlock_{name}",
-            default=SHOWN_DEFAULTS.get(name) or _shown(_default(field), takes),
+            default=SHOWN_DEFAULTS.get(name)
+            or _shown(_default(field), takes, _text(texts, field.name)),
             takes=takes,
             text=_text(texts, field.name),
         )
@@ -122,10 +126,12 @@ def _text(texts: dict[str, str], field: str) -> str:
     return texts[field]
 
 
-def _shown(default: Any, takes: str) -> str:
+def _shown(default: Any, takes: str, text: str) -> str:
+    if default is None and (meaning := MEANS.search(text)):
+        return f"`None` ({meaning[1]})"
     if not isinstance(default, float) or not takes.startswith("seconds"):
         return f"`{default}`"
-    whole = {3600.0: " (an hour)", 86400.0: " (a day)"}
+    whole = {3600.0: " (an hour)", 4200.0: " (70 min)", 7200.0: " (2 hours)", 86400.0: " (a day)"}
     return f"{default:g} s{whole.get(default, '')}"
 
 

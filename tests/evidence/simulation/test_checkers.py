@@ -335,7 +335,7 @@ def test_without_time_for_a_former_masters_votes_the_simulation_finds_two_holder
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("celery_redlock.core.settings.SHORTEST_TAKEOVER", 0.0)
-    plan = replace(plan_of(9, "failover"), takeover=0.0)
+    plan = replace(plan_of(21, "failover"), takeover=0.0)
 
     assert "exclusion" in {broken.kind for broken in carry_out(plan).violations}
 

@@ -273,18 +273,19 @@ class _Listener:
 GREENLETS = """
 import sys
 from celery_redlock import Redlock
-client = Redlock(sys.argv[1:], node_timeout=5.0)
+wait, *nodes = sys.argv[1:]
+client = Redlock(nodes, node_timeout=5.0)
 done = []
 def work(number):
     for _ in range(3):
-        client.acquire("shared", wait=2 * TIMEOUT).release()
+        client.acquire("shared", wait=float(wait)).release()
     done.append(number)
 for number in range(4):
     spawn(work, number)
 import time
 while len(done) < 4:
     time.sleep(0.01)
-with client.lock("held", wait=2 * TIMEOUT) as lease:
+with client.lock("held", wait=float(wait)) as lease:
     lease.check()
 client.close()
 print("all is well")
@@ -294,7 +295,8 @@ print("all is well")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", PATCH)
 def test_greenlets_find_the_masters(redlock_sentinel: LocalSentinel, kind: str) -> None:
-    assert run_with_greenlets(kind, GREENLETS, *redlock_sentinel.urls) == "all is well\n"
+    arguments = str(TIMEOUT), *redlock_sentinel.urls
+    assert run_with_greenlets(kind, GREENLETS, *arguments) == "all is well\n"
 
 
 def test_a_client_may_be_disconnected_and_used_again(redlock: Redlock) -> None:
