@@ -10,6 +10,7 @@ import pytest
 from celery.exceptions import Reject
 
 from celery_redlock.core import client_of
+from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, MAX_KEYS, Envelope
 from celery_redlock.tasks.message.header_limits import MAX_CLOCK_SKEW
 from celery_redlock.tasks.message.header_values import END_OF_TIME
@@ -25,6 +26,7 @@ from tests.unit.tasks.jobs import job
 
 LONG = "x" * 1_000_000
 HOUR = 3600.0
+QUEUE_TTL = LockOptions().queue_ttl
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -123,7 +125,7 @@ def test_a_lock_goes_back_to_its_message_for_no_longer_than_the_task_says(
     request = bench.send(task)
     expires_at = min(END_OF_TIME, request[HEADER]["lock"]["expires_at"] + ahead)
     bench.run(forged_lock(request, expires_at=expires_at))
-    longest = WINDOW if mode == "until_expired" else HOUR
+    longest = WINDOW if mode == "until_expired" else QUEUE_TTL
     assert all(left(bench, place) <= longest for place in bench.node.state.keys)
 
 
@@ -140,7 +142,7 @@ def test_a_message_that_is_put_back_tells_no_endless_life_on(bench: Bench) -> No
     bench.run(forged_lock(request, expires_at=END_OF_TIME))
     reservation = Envelope.read(bench.receive()).reservation
     assert reservation is not None
-    assert reservation.expires_at <= time.time() + HOUR
+    assert reservation.expires_at <= time.time() + QUEUE_TTL
 
 
 @pytest.mark.parametrize("role", [Role.RUNNING, Role.FINISHED])
