@@ -290,7 +290,7 @@ class _Meaning:
             yield Case(when="the body hangs", text=hung)
             policy = "function" if callable(self.options.on_lost) else self.options.on_lost
             yield Case(when="the lock is lost", text=LOSSES[policy].format_map(terms))
-        yield Case(when="the worker dies in the body", text=self._death())
+        yield Case(when="a worker dies in the body", text=self._death())
         if self.task.acks_late or self.plan.marks_messages:
             yield self._delivered_twice()
         if mode.at_publish:

@@ -295,16 +295,16 @@ def texts_of(**options: Any) -> dict[str, str]:
     [
         (
             {"lock_ttl": 5},
-            "the worker dies in the body",
+            "a worker dies in the body",
             "The lock stays taken for up to 5 s (lock_ttl).",
         ),
-        ({}, "the worker dies in the body", "does not run again: acks_late is off."),
+        ({}, "a worker dies in the body", "does not run again: acks_late is off."),
         (
             {"acks_late": True},
-            "the worker dies in the body",
+            "a worker dies in the body",
             "The broker delivers its message again.",
         ),
-        ({"acks_late": True}, "the worker dies in the body", "reject_on_worker_lost is off."),
+        ({"acks_late": True}, "a worker dies in the body", "reject_on_worker_lost is off."),
         ({"lock_max_hold": 7200}, "the body hangs", "extended for up to 2 h (lock_max_hold)"),
         ({"lock_on_lost": "flag"}, "the lock is lost", "self.lease.is_valid turns false"),
         ({"lock_at_least_for": 9}, "until its minimum ends", "starts when the lock is free"),
