@@ -48,7 +48,9 @@ class RedlockError(Exception):
 
 class ConfigurationError(RedlockError):
     """
-    An option or setting cannot work. Raised when the task is declared or the process starts.
+    An option or setting is invalid.
+
+    Raised when a worker or beat starts, when the app is finalized, or when a task is first used.
 
     The message names each option and setting, and what to write instead.
     """
@@ -76,7 +78,7 @@ class AmbiguousCall(RedlockError):
 
 
 class LockNotAcquired(RedlockError):
-    """The lock was not acquired. Every key that the attempt had set was released."""
+    """The lock was not acquired. Keys that the attempt had set were released, or expire."""
 
 
 class LockContended(LockNotAcquired):
@@ -273,7 +275,7 @@ class InvalidFencingToken(RedlockError, ValueError):
 
 class InvalidResourceName(ConfigurationError, ValueError):
     """
-    A fence cannot use this name of a resource: it is not text, is reserved, or names no slot.
+    A fence cannot use this resource name: it is not a string, is reserved, or names no slot.
 
     Give the resource another name.
     """

@@ -1,11 +1,12 @@
 """
 Signals about locks, in the style of `celery.signals`.
 
-Receivers run at once, in the process in which the event happens (publisher, worker child). They get
-the task as `sender`, an id as `task_id`, and the facts below. Their exceptions are logged and not
-raised. Receivers of `lock_lost` run in their own thread, or greenlet under gevent and eventlet.
+Receivers run immediately, in the process in which the event happens (publisher, pool process). They
+get the task as `sender`, an id as `task_id`, and the arguments below. Their exceptions are logged
+and not raised. Receivers of `lock_lost` run in their own thread, or greenlet under gevent and
+eventlet.
 
-| signal | what happened to `task_id` | facts |
+| signal | what happened to `task_id` | arguments |
 |---|---|---|
 | `task_duplicate` | a duplicate of it was not sent, or was refused | `key`, `refused` |
 | `task_replaced` | a newer task replaced it in the queue, or asked it to stop | `by` |
@@ -16,15 +17,15 @@ raised. Receivers of `lock_lost` run in their own thread, or greenlet under geve
 | `task_without_lock` | it was sent or run without its lock: too few nodes replied | `error` |
 | `lock_node_failed` | it was sent with its lock, while a minority of nodes failed | `nodes` |
 | `tick_missed` | it ended, as it came after its `lock_starting_deadline` | `tick`, `late_by` |
-| `tick_superseded` | it was dropped, as a newer leader answers for its tick | `tick`, `newest` |
+| `tick_superseded` | it was dropped: a newer leader is responsible for it | `tick`, `newest` |
 | `redelivery_ignored` | its message was delivered again after it had finished | `finished_by` |
-| `redelivery_requeued` | its message was delivered again while it runs | `delay`, `error` |
-| `lock_lost` | its lock was lost in its body (see above) | `key`, `reason` |
+| `redelivery_requeued` | its message was delivered again while it was running | `delay`, `error` |
+| `lock_lost` | its lock was lost while its body was running (see above) | `key`, `reason` |
 
-A beat with `RedlockScheduler`, which is the `sender`, sends these between two passes, so receivers
-must not take long.
+`RedlockScheduler` sends these between two passes, with itself as the `sender`, so receivers must
+not take long.
 
-| signal | what happened | facts |
+| signal | what happened | arguments |
 |---|---|---|
 | `beat_leader_started` | it leads, and knows what earlier leaders have sent | `token`, `reason` |
 | `beat_leader_stopped` | it leads no longer, and has handed over | `token`, `reason` |

@@ -93,7 +93,7 @@ ROWS = {
         Row(event="self.replace", lock="released, acquired by the replacement under the same id"),
         Row(
             event="requeue on conflict",
-            lock="waits for the holder under the same id, not charged to max_retries",
+            lock="waits for the holder under the same id, does not count towards max_retries",
         ),
         Row(
             event="the lock is released while a message waits",
@@ -106,7 +106,7 @@ ROWS = {
         Row(event="lock_give_up_after", lock="untouched; LockNotAcquired is the result"),
         Row(
             event="no quorum",
-            lock="none; requeue, raise or run unlocked, by lock_on_unavailable",
+            lock="none; requeue, raise or run unlocked, as lock_on_unavailable sets",
         ),
         Row(event="body longer than the TTL", lock="extended while the body runs"),
         Row(
@@ -128,7 +128,7 @@ ROWS = {
         ),
         Row(
             event="asked to stop by a newer call",
-            lock="LeaseLost in the body; extended until it has unwound, then the newer call's",
+            lock="LeaseLost in the body; extended until it has unwound, then passed on",
             reasons={
                 "solo": "the worker takes the newer message only when the body has ended; another "
                 "worker may ask",
@@ -162,7 +162,7 @@ ROWS = {
             lock="extended while the body runs, released after it",
         ),
         Row(
-            event="SIGTERM to a worker that keeps messages which wait",
+            event="SIGTERM to a worker that holds waiting messages",
             lock="the messages go back to the queue; the next worker starts one whose lock is free",
         ),
         Row(
@@ -184,7 +184,7 @@ ROWS = {
         ),
         Row(
             event="SIGQUIT to the worker (cold shutdown) with acks_late",
-            lock="as above; the broker delivers the message again, and the body takes it anew",
+            lock="as above; the broker delivers the message again, and the next run acquires it",
             reasons={
                 "threads": "Celery cannot end a thread; the worker waits for the body",
                 "solo": "Celery's signal handler raises NotImplementedError in the body, and the "

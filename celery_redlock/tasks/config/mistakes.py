@@ -36,7 +36,7 @@ class Misconfigured(ConfigurationError, CeleryCommandException):  # type: ignore
             self,
             self.mistakes[0]
             if len(self.mistakes) == 1
-            else f"{len(self.mistakes)} settings or options cannot work:\n{listed}",
+            else f"{len(self.mistakes)} settings or options are invalid:\n{listed}",
             EXIT_STATUS,
         )
         self.args = self.mistakes

@@ -70,12 +70,13 @@ class RedlockSettings:
     The reference of settings prints this text.
 
     Attributes:
-        given_nodes: URLs of independent masters, three or five, or one to save work: `redis://`,
-            `rediss://`, `unix://`, or `redis+sentinel://`; `memory://name` for unit tests.
+        given_nodes: URLs of independent masters; three or five, or one if a second run only wastes
+            work. `redis://`, `rediss://`, `unix://`, or `redis+sentinel://`; `memory://name` for
+            unit tests.
         max_ttl: Longest TTL of a lock. All processes that use the same nodes need the same value,
             because restart quarantine lasts this long.
-        takeover: Longest time after a failover in which a process may still ask the former master
-            of a node that Sentinels watch. A promoted server is quarantined for this long in
+        takeover: How long after a failover some process may still use the former master of a
+            Sentinel group. A promoted server is quarantined for this long in
             addition to `redlock_max_ttl`, and like that it is one value for all processes.
             `None`: 30 seconds if a node can fail over, otherwise 0.
         key_prefix: Prefix of every lock key on the nodes. Where the broker is the node, the
@@ -86,10 +87,10 @@ class RedlockSettings:
             connects (TCP, login, scripts); for a TLS handshake, three times as long. A node that
             never replies delays a call by this time; a first connection on which each reply is
             slow, or the TLS handshake never ends, by up to four times as much.
-        on_unusable_node: Reaction to a node that can never serve (wrong password, missing right,
-            cluster mode). `raise`: a worker or beat does not start, and the first publish of a
-            process raises `ConfigurationError`. `warn`: they log it and use the other nodes;
-            without a quorum a message is sent without its lock.
+        on_unusable_node: Reaction to a node that can never serve (wrong password, missing
+            permission, cluster mode). `raise`: a worker or beat does not start, and the first
+            publish of a process raises `ConfigurationError`. `warn`: they log it and use the other
+            nodes; without a quorum a message is sent without its lock.
         guard: Whether restarted nodes are in restart quarantine until all older locks have expired.
             `None`: only with two or more nodes.
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
@@ -104,7 +105,8 @@ class RedlockSettings:
             or `celery_redlock.tasks`.
         beat_ttl: TTL of the leader's lock, with `RedlockScheduler`: how long after the leader
             crashed another beat takes over. `None`: `redlock_ttl`, at most `redlock_max_ttl`.
-        beat_renew_deadline: The leader stops sending when its lock was not extended for this long.
+        beat_renew_deadline: The leader stops sending when its lock has not been extended for this
+            long.
             Must be shorter than the TTL and longer than a third of it, which is the interval of
             the extensions. `None`: two thirds of the TTL.
         beat_retry: Interval between a standby's election attempts, and the time that one pass of

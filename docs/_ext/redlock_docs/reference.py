@@ -109,7 +109,7 @@ def setting_table() -> str:
         for option in options()
         if option.name.removeprefix(PREFIX) not in PER_TASK
     ]
-    of_options = _table(("setting", "default", "of all tasks that lock, the option"), rows)
+    of_options = _table(("setting", "default", "sets the default of"), rows)
     return f"{_at_a_glance('setting', settings())}\n\n{of_options}"
 
 
@@ -212,7 +212,7 @@ def _error_entry(name: str) -> str:
     table = f"\n\n{_table(('attribute', 'what it is'), rows)}" if rows else ""
     link = remedies().get(name)
     remedy = f"\n\n[Causes and remedies]({link})." if link else ""
-    return f"### `{name}`\n\nA kind of `{cls.__base__.__name__}`. {text}{remedy}{table}"
+    return f"### `{name}`\n\nSubclass of `{cls.__base__.__name__}`. {text}{remedy}{table}"
 
 
 def signal_tables() -> str:

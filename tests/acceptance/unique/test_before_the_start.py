@@ -17,6 +17,7 @@ from celery import states
 from kombu.exceptions import OperationalError
 
 from celery_redlock import RedlockTask, is_duplicate, is_skipped
+from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.testing.ports import ReservedPort
 from tests.acceptance.apps.unique_tasks import (
     BRIEF_WINDOW,
@@ -154,7 +155,7 @@ def test_a_lock_lasts_for_a_task_that_is_due_in_two_hours(
     mode: str, make_publisher: MakePublisher, key: str, published: Lock
 ) -> None:
     publisher = make_publisher(key)
-    lasts = 2 * HOUR + (WINDOW if mode == "until_expired" else HOUR)
+    lasts = 2 * HOUR + (WINDOW if mode == "until_expired" else LockOptions().queue_ttl)
 
     publisher.send(f"unique.{mode}", key, countdown=2 * HOUR)
 

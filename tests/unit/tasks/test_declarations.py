@@ -57,7 +57,7 @@ def test_a_task_of_a_finalized_app_is_refused_where_it_is_declared() -> None:
 def test_an_error_with_several_mistakes_can_be_sent_to_another_process() -> None:
     error = Misconfigured("one", "two?", "two?")
     copy = pickle.loads(pickle.dumps(error))
-    assert str(copy) == str(error) == "2 settings or options cannot work:\n  - one.\n  - two?"
+    assert str(copy) == str(error) == "2 settings or options are invalid:\n  - one.\n  - two?"
     assert type(error)(*error.args).mistakes == error.mistakes
 
 
