@@ -143,7 +143,7 @@ def test_a_worker_that_consumes_no_more_starts_what_it_keeps(
     assert_ran_early(journal, waiter.id)
 
 
-@row("SIGTERM to a worker that keeps messages which wait")
+@row("SIGTERM to a worker that holds waiting messages")
 def test_a_warm_shutdown_gives_back_a_message_that_waits_and_the_next_worker_starts_it(
     pool: str, start_worker: StartWorker, key: str, holder: Lease, journal: Journal
 ) -> None:
