@@ -86,7 +86,7 @@ BROKER: tuple[Check[BrokerFacts], ...] = (
         ),
     ),
     _not_longer_than(
-        "lock_queue_ttl", "its lock ends earlier, so a further call is sent, and both will run"
+        "lock_queue_ttl", "its lock has ended then, so a further call is sent, and both will run"
     ),
     _not_longer_than(
         "lock_dedupe_window", "a worker may not recognise that the message has run, and rerun it"

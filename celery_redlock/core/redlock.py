@@ -197,7 +197,7 @@ class Redlock:
 
     def pause(self, key: str | Limit | Rate, seconds: float | timedelta) -> dict[str, str]:
         """
-        Let nobody get a lock key for a while, on all nodes that can be reached.
+        Refuse a lock key to everybody for a while, on all nodes that can be reached.
 
         Guarantee: an attempt that begins after this call has returned is not granted before the
         pause ends, while fewer nodes than a quorum are without it. A call that waits gets the key

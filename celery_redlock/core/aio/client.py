@@ -208,7 +208,7 @@ class AsyncRedlock:
         return await self._holder_pool.run(partial(self._client.force_release, key))
 
     async def pause(self, key: str | Limit | Rate, seconds: float | timedelta) -> dict[str, str]:
-        """Let nobody get a lock key for a while; see `Redlock.pause`."""
+        """Refuse a lock key to everybody for a while; see `Redlock.pause`."""
         return await self._holder_pool.run(partial(self._client.pause, key, seconds))
 
     async def resume(self, key: str | Limit | Rate) -> bool:

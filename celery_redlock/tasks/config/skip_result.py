@@ -21,7 +21,7 @@ class SkippedResult(TypedDict):
     boolean context: code that tests `if result:` needs `is_skipped`, or `lock_skip_result=None`.
 
     Attributes:
-        celery_redlock: the word `skipped`, by which `is_skipped` recognises it.
+        celery_redlock: `skipped`; `is_skipped` recognises the dict by it.
         reason: why the body did not run.
     """
 
