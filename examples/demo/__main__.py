@@ -25,10 +25,6 @@ class TextView:
     def refresh(self, demo: Demo) -> None:
         """Print nothing: only events are printed."""
 
-    def conclude(self, text: str) -> None:
-        """Print the table."""
-        print(f"\n{text}", flush=True)
-
 
 def main() -> int:
     """Play the demo, and return its exit status: 0 if it has shown what it is there to show."""
@@ -49,20 +45,23 @@ def main() -> int:
         os.environ["DEMO_DIRECTORY"] = str(stage.directory)
         worker = stage.start_worker("examples.demo.tasks", processes=len(ACCOUNTS))
         assert stage.nodes is not None
-        with choose_view(plain=arguments.plain, record=arguments.record) as view:
+        recording = None
+        if arguments.record:
+            from examples.demo.recording import Recording
+
+            recording = Recording()
+        with recording or choose_view(plain=arguments.plain) as view:
             demo = Demo(nodes=stage.nodes, worker=worker, view=view, locked=not arguments.no_lock)
             demo.play()
-            good, text = conclude(demo)
-            view.conclude(text)
+        good, text = conclude(demo)
+        print(f"\n{text}", flush=True)
+        if recording:
+            recording.write(arguments.record, text)
         return 0 if good else 1
 
 
-def choose_view(*, plain: bool, record: str | None) -> AbstractContextManager[View]:
+def choose_view(*, plain: bool) -> AbstractContextManager[View]:
     """Return the live view where the terminal can show it."""
-    if record:
-        from examples.demo.recording import Recording
-
-        return Recording(record)
     dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown")
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     if plain or dumb or not utf8 or not sys.stdout.isatty():

@@ -59,11 +59,6 @@ class LiveView:
         """Draw the present state."""
         self._live.update(self.picture(demo), refresh=True)
 
-    def conclude(self, text: str) -> None:
-        """Print the table under the last picture."""
-        self._live.stop()
-        print(f"\n{text}", flush=True)
-
     def picture(self, demo: Demo) -> RenderableType:
         """Return the present state as it fits into the terminal."""
         states = [

@@ -36,18 +36,16 @@ text {{ font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; whi
 
 
 class Recording(LiveView):
-    """Keeps a picture of the terminal at intervals, and writes them at the end."""
+    """Keeps a picture of the terminal at intervals."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self) -> None:
         super().__init__(Console(file=StringIO(), width=WIDEST, height=HEIGHT, highlight=False))
-        self._path = Path(path)
         self._pictures: list[tuple[float, list[str]]] = []
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Write nothing: a demo that ended early has no recording."""
+    def __exit__(self, *_: object) -> None: ...
 
     def refresh(self, demo: Demo) -> None:
         """Keep the present state, in the place of one that was kept a moment ago."""
@@ -56,13 +54,12 @@ class Recording(LiveView):
             self._pictures.pop()
         self._pictures.append((demo.elapsed, lines))
 
-    def conclude(self, text: str) -> None:
-        """Put the table in the place of the timeline, and write the file."""
+    def write(self, path: str, text: str) -> None:
+        """Put a text in the place of the timeline, and write the file."""
         at, lines = self._pictures[-1]
         table = [_text([Segment(line)]) for line in text.splitlines()]
         self._pictures.append((at + TO_READ, [*lines[:ABOVE], "", *table]))
-        self._path.write_text(self._drawn())
-        print(f"\n{text}", flush=True)
+        Path(path).write_text(self._drawn())
 
     def _drawn(self) -> str:
         """Return the file: each text in its line for the time that it was there."""
@@ -70,7 +67,7 @@ class Recording(LiveView):
         size = {"width": WIDEST * WIDTH_OF_ONE + 2 * EDGE, "height": HEIGHT * HEIGHT_OF_ONE + EDGE}
         drawn = [HEAD.format(**size)]
         for number in range(HEIGHT):
-            y = EDGE + (number + 0.75) * HEIGHT_OF_ONE
+            y = round(EDGE + (number + 0.75) * HEIGHT_OF_ONE)
             shown, since = "", 0.0
             for at, lines in [*self._pictures, (None, [])]:
                 text = lines[number] if number < len(lines) else ""
@@ -78,19 +75,20 @@ class Recording(LiveView):
                     continue
                 until = None if at is None else at - first
                 if shown:
-                    drawn.append(f'<text y="{y:.0f}"{_while(since, until)}{shown}</text>\n')
+                    drawn.append(_line(y, shown, since, until))
                 shown, since = text, until or 0.0
         return "".join([*drawn, "</svg>\n"])
 
 
-def _while(since: float, until: float | None) -> str:
+def _line(y: int, text: str, since: float, until: float | None) -> str:
     """Show a text for its time alone. Where nothing moves, the last one of each line is seen."""
-    begin = f"{since:.1f}s"
     if until is None:
-        return f'><set attributeName="visibility" to="hidden" begin="0s" end="{begin}"/>'
+        hidden, change, begin, end = "", "hidden", 0.0, since
+    else:
+        hidden, change, begin, end = ' visibility="hidden"', "visible", since, until
     return (
-        ' visibility="hidden"><set attributeName="visibility" to="visible" '
-        f'begin="{begin}" end="{until:.1f}s"/>'
+        f'<text y="{y}"{hidden}><set attributeName="visibility" to="{change}" '
+        f'begin="{begin:.1f}s" end="{end:.1f}s"/>{text}</text>\n'
     )
 
 

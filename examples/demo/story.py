@@ -52,9 +52,6 @@ class View(Protocol):
     def refresh(self, demo: Demo) -> None:
         """Show the present state."""
 
-    def conclude(self, text: str) -> None:
-        """Show what the demo has found."""
-
 
 @dataclass
 class Demo:

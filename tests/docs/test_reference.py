@@ -81,7 +81,7 @@ def test_an_option_that_is_only_checked_is_refused(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("max_ttl", "{:g} s"),
+        ("max_ttl", "{:g} s (1 min)"),
         ("node_timeout", "{:g} s"),
         ("guard", "`{}` (only with two or more nodes)"),
         *((name, "`{}`") for name in ("key_prefix", "drift_factor", "dedupe")),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
+from celery_redlock.admin.wording import duration
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
 from celery_redlock.tasks.config.settings import CHECKS, SELF_DESCRIBING_CHECKS, RedlockSettings
@@ -21,8 +22,8 @@ __all__ = ["Described", "attributes_of", "options", "settings"]
 
 #: Defaults whose value would not help a reader.
 SHOWN_DEFAULTS = {
-    "nodes": "the broker",
-    "lost_signal": f"`{signal.Signals(RedlockSettings().lost_signal).name}`",
+    "redlock_nodes": "the broker",
+    "redlock_lost_signal": f"`{signal.Signals(RedlockSettings().lost_signal).name}`",
 }
 #: Fields of the settings that are no settings.
 NOT_SETTINGS = frozenset({"defaults", "app"})
@@ -66,12 +67,7 @@ def options() -> list[Described]:
     defaults = {field.name: field.default for field in fields(LockOptions)}
     _complete(set(defaults), set(OPTIONS), "lock_", LockOptions)
     return [
-        Described(
-            name=f"lock_{name}",
-            default=_shown(default, _takes(OPTIONS[name]), _text(texts, name)),
-            takes=_takes(OPTIONS[name]),
-            text=_text(texts, name),
-        )
+        _described(f"lock_{name}", default, OPTIONS[name], _text(texts, name))
         for name, default in defaults.items()
     ]
 
@@ -91,13 +87,8 @@ def settings() -> list[Described]:
         if field.name in NOT_SETTINGS:
             continue
         name = names.get(field.name, field.name)
-        takes = _takes(CHECKS[name]) if name in CHECKS else ""
-        found[name] = Described(
-            name=f"redlock_{name}",
-            default=SHOWN_DEFAULTS.get(name)
-            or _shown(_default(field), takes, _text(texts, field.name)),
-            takes=takes,
-            text=_text(texts, field.name),
+        found[name] = _described(
+            f"redlock_{name}", _default(field), CHECKS.get(name), _text(texts, field.name)
         )
     _complete(set(found), set(checks), "redlock_", RedlockSettings)
     return list(found.values())
@@ -126,13 +117,18 @@ def _text(texts: dict[str, str], field: str) -> str:
     return texts[field]
 
 
-def _shown(default: Any, takes: str, text: str) -> str:
-    if default is None and (meaning := MEANS.search(text)):
-        return f"`None` ({meaning[1]})"
-    if not isinstance(default, float) or not takes.startswith("seconds"):
-        return f"`{default}`"
-    whole = {3600.0: " (an hour)", 4200.0: " (70 min)", 7200.0: " (2 hours)", 86400.0: " (a day)"}
-    return f"{default:g} s{whole.get(default, '')}"
+def _described(name: str, default: Any, check: Callable[[Any], Any] | None, text: str) -> Described:
+    takes = _takes(check) if check else ""
+    shown = f"`{default}`"
+    if name in SHOWN_DEFAULTS:
+        shown = SHOWN_DEFAULTS[name]
+    elif default is None and (meaning := MEANS.search(text)):
+        shown = f"`None` ({meaning[1]})"
+    elif isinstance(default, float) and takes.startswith("seconds"):
+        shown = f"{default:g} s"
+        if (length := duration(default)) != shown:
+            shown += f" ({length})"
+    return Described(name=name, default=shown, takes=takes, text=text)
 
 
 def _default(field: Field[Any]) -> Any:

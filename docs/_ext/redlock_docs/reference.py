@@ -101,13 +101,9 @@ def grouped_options() -> str:
 def setting_table() -> str:
     """All settings at a glance, with those that are the defaults of options."""
     rows = [
-        (
-            f"`{option.name.replace('lock_', 'redlock_', 1)}`",
-            option.default,
-            f"[`{option.name}`](options.md#{anchor_of(option.name)})",
-        )
+        (f"`{setting}`", option.default, f"[`{option.name}`](options.md#{anchor_of(option.name)})")
         for option in options()
-        if option.name.removeprefix(PREFIX) not in PER_TASK
+        if (setting := _setting_of(option))
     ]
     of_options = _table(("setting", "default", "sets the default of"), rows)
     return f"{_at_a_glance('setting', settings())}\n\n{of_options}"
@@ -192,7 +188,8 @@ def error_names() -> list[str]:
 
 def error_entries() -> str:
     """Each error with its attributes."""
-    return "\n\n".join(map(_error_entry, error_names()))
+    links = remedies()
+    return "\n\n".join(_error_entry(name, links.get(name)) for name in error_names())
 
 
 def remedies() -> dict[str, str]:
@@ -205,12 +202,11 @@ def remedies() -> dict[str, str]:
     return links
 
 
-def _error_entry(name: str) -> str:
+def _error_entry(name: str, link: str | None) -> str:
     cls = getattr(errors, name)
     text = (inspect.getdoc(cls) or "").partition("\nAttributes:")[0].strip()
     rows = [(f"`{name}`", _cell(what)) for name, what in attributes_of(cls).items()]
     table = f"\n\n{_table(('attribute', 'what it is'), rows)}" if rows else ""
-    link = remedies().get(name)
     remedy = f"\n\n[Causes and remedies]({link})." if link else ""
     return f"### `{name}`\n\nSubclass of `{cls.__base__.__name__}`. {text}{remedy}{table}"
 
@@ -365,10 +361,16 @@ def _gist(text: str) -> str:
 
 
 def _option_facts(option: Described) -> list[str]:
-    if option.name.removeprefix(PREFIX) in PER_TASK:
+    setting = _setting_of(option)
+    if setting is None:
         return [*_setting_facts(option), "Of each task: there is no setting for all tasks"]
-    setting = option.name.replace("lock_", "redlock_", 1)
     return [*_setting_facts(option), f"Default for all tasks that lock: the setting `{setting}`"]
+
+
+def _setting_of(option: Described) -> str | None:
+    """Return the setting that is the default of an option, or None where there is none."""
+    name = option.name.removeprefix(PREFIX)
+    return None if name in PER_TASK else f"redlock_{name}"
 
 
 def _setting_facts(described: Described) -> list[str]:
