@@ -8,9 +8,11 @@ process or a socket is in `tests/integration`.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from celery import signals
@@ -30,6 +32,9 @@ REFUSED = {
 
 _done: list[str] = []
 _is_watching = False
+#: Threads that ran before the test began, and those that they start: of a failed test that closed
+#: nothing. They may do everything.
+_older: WeakSet[threading.Thread] = WeakSet()
 
 
 class NotAUnitTestError(Exception):
@@ -37,20 +42,30 @@ class NotAUnitTestError(Exception):
 
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _is_watching or event not in REFUSED:
+    if not _is_watching or event not in REFUSED or threading.current_thread() in _older:
         return
     what = f"a unit test {REFUSED[event]} ({event}{arguments!r:.200})"
     _done.append(what)
     raise NotAUnitTestError(f"{what}: move it to tests/integration")
 
 
+def _start(thread: threading.Thread) -> None:
+    if threading.current_thread() in _older:
+        _older.add(thread)
+    _start_thread(thread)
+
+
 sys.addaudithook(_refuse)
+_start_thread = threading.Thread.start
+threading.Thread.start = _start
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Watch what a test of this folder does, its fixtures and its threads included."""
     global _is_watching  # the hook cannot be removed, and other tests run in this process as well
+    _older.clear()
+    _older.update(set(threading.enumerate()) - {threading.current_thread()})
     _is_watching = Path(__file__).parent in item.path.parents
     try:
         return (yield)

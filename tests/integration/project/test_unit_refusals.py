@@ -12,10 +12,10 @@ import pytest
 CONFTEST = Path(__file__).parents[2] / "unit" / "conftest.py"
 
 
-def run(directory: Path, body: str) -> str:
-    """Run one unit test with this body in a directory of its own; return what pytest prints."""
+def run(directory: Path, body: str, before: str = "") -> str:
+    """Run a unit test with this body in a directory of its own; return what pytest prints."""
     shutil.copy(CONFTEST, directory / "conftest.py")
-    (directory / "test_it.py").write_text(f"def test_it():\n    {body}\n")
+    (directory / "test_it.py").write_text(f"{before}\ndef test_it():\n    {body}\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
         cwd=directory,
@@ -50,3 +50,33 @@ def test_it_fails_also_where_the_code_under_test_swallows_the_refusal(tmp_path: 
 
 def test_what_does_neither_passes(tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path, "import socket; socket.socketpair()")
+
+
+LEAVES_A_THREAD = """
+import socket, threading
+
+is_next, is_done = threading.Event(), threading.Event()
+
+def look_up():
+    try:
+        socket.getaddrinfo("localhost", 9)
+    finally:
+        is_done.set()
+
+def start_another():
+    is_next.wait()
+    threading.Thread(target=look_up).start()
+
+def test_before():
+    threading.Thread(target=start_another).start()
+"""
+
+
+def test_threads_of_an_earlier_test_do_not_fail_it(tmp_path: Path) -> None:
+    printed = run(tmp_path, "is_next.set(); assert is_done.wait(20)", before=LEAVES_A_THREAD)
+    assert "2 passed in" in printed
+
+
+def test_its_own_threads_fail_it(tmp_path: Path) -> None:
+    printed = run(tmp_path, "test_before(); is_next.set(); is_done.wait(20)", LEAVES_A_THREAD)
+    assert "a unit test looks up a host" in printed
