@@ -132,14 +132,14 @@ class QuorumUnavailable(LockNotAcquired):
     """
     Too few lock nodes replied to decide anything.
 
-    Try again later, or restore the nodes: the message and `nodes` have the reason of each.
+    Try again later, or restore the nodes: the message and `nodes` give the reason of each.
 
     Attributes:
         key: the lock key, or None where it is not known.
         nodes: each node's vote, or the reason why it has none, by the node's name, which never
             contains a password.
-        available_in: seconds until enough quarantined nodes vote again, if the nodes that the
-            call did not wait for vote as well; None if the end of the outage is not known.
+        available_in: seconds until enough quarantined nodes vote again, if those that the call did
+            not await vote as well; None if the end of the outage is not known.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ _NO_SERVICE = {"failed", "quarantined"}
 
 def trace_locks(tracer_provider: TracerProvider | None = None) -> Callable[[], None]:
     """
-    Record a span for each wait for a lock and for each hold; return a function that ends that.
+    Record a span for each wait for a lock and for each hold; return a function that stops it.
 
     A span is made at its end, with its real times, so a process that forks or ends leaves no span
     open. Therefore a lease that is never released or lost has no span of its hold, and no span is a

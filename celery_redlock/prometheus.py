@@ -128,7 +128,7 @@ _NO_SERVICE = {"failed", "quarantined"}
 
 def export_metrics(registry: CollectorRegistry | None = None) -> Callable[[], None]:
     """
-    Count and measure the locks of this process for Prometheus; return a function that ends that.
+    Count and measure the locks of this process for Prometheus; return a function that stops it.
 
     Each event is counted once, in the process in which it happens. In a worker with a pool of
     processes set `PROMETHEUS_MULTIPROC_DIR`, so that a scrape adds the processes up. Limits: the

@@ -53,7 +53,7 @@ def server_cpu(quick: bool) -> list[Result]:
     return [
         Result(
             row="server-cpu",
-            what="a node's time for an acquire / before one id recognised a restart",
+            what="a node's time for an acquire / with the former check for restarts",
             goal=Goal(value=0.75, limit="most"),
             values=[after / earlier for earlier, after, _, _ in samples],
             detail=detail.format(*microseconds),
@@ -82,7 +82,7 @@ def client_cpu(quick: bool) -> list[Result]:
     return [
         Result(
             row="client-cpu",
-            what="this process's time for acquire + release on 5 nodes",
+            what="the client's time for acquire + release on 5 nodes",
             goal=Goal(value=220.0, limit="most", unit=" µs"),
             values=values,
         )

@@ -85,7 +85,7 @@ class LockEntry:
             excludes no other holder.
         owner: the owner value.
         task_id: id of the holder's task. It and the next five are None if the holder is foreign;
-            but host, pid and since are known of a client outside Celery that has given no label.
+            but host, pid and since are known if a client outside Celery has given no label.
         host: the worker's node name, or the publisher's host.
         pid: the process that acquired the lock.
         since: when it acquired the lock.

@@ -136,7 +136,7 @@ class LeaderScheduler(TickScheduler):
             except Exception:
                 logger.exception(
                     "beat-entry-own-last-run",
-                    "Entry %(entry)r continues from its own last run",
+                    "Entry %(entry)r continues from its own last run, not from what is recorded",
                     entry=entry.name,
                 )
         progress.building_since = None

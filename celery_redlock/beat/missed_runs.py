@@ -105,8 +105,8 @@ def _report_summary(gaps: dict[str, _Gap]) -> None:
     logger.warning(
         "beat-entries-missed-runs",
         "%(entry_count)d entries have no record of being sent for %(missed)s of their due times "
-        "between %(first)s and %(last)s: %(reason)s. The last send of each covers them (most of "
-        "all %(worst)s)",
+        "between %(first)s and %(last)s: %(reason)s. The last send of each covers them (most: "
+        "%(worst)s)",
         entry_count=len(gaps),
         missed=total.count_text,
         count=total.count,

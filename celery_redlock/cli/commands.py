@@ -269,7 +269,7 @@ def release(
     type=duration,
     required=True,
     metavar="TIME",
-    help="How long: 90 or 90s, 30m, 2h, 1d. A second pause sets the end anew.",
+    help="How long: 90 or 90s, 30m, 2h, 1d. A second pause moves the end.",
 )
 @_prefix
 @_as_json
@@ -284,7 +284,7 @@ def pause(
     as_json: bool,
 ) -> None:
     """
-    Let nobody get a key for a while.
+    Refuse a key to everybody for a while.
 
     Holders keep it. Calls are accepted and queued; no body begins. Messages come back when the
     pause ends. A limit and a rate of the same name are paused with it. A node that is down now, or
@@ -325,12 +325,10 @@ def resume(
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks at the nodes.",
+    help="Time between two polls of the nodes.",
 )
 @_prefix
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object in a line for each look."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each poll.")
 @click.pass_context
 def watch(
     ctx: click.Context,
@@ -355,14 +353,14 @@ def watch(
 @redlock.command(epilog="Exit status: 0 once it is interrupted, 2 for a wrong command or setting.")
 @targeted
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Name or address to listen at."
+    "--host", default="127.0.0.1", show_default=True, help="Name or address to listen on."
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=5577,
     show_default=True,
-    help="Port to listen at; 0: a free port.",
+    help="Port to listen on; 0: a free port.",
 )
 @click.option(
     "--token",

@@ -34,7 +34,7 @@ def watch_locks(
         text: the filter: a glob on keys, or a part of a key, task, id, host or state.
         key_prefix: the prefix of the keys, if no app sets it.
         every: seconds between two looks at the nodes.
-        as_json: print one JSON object in a line for each look; this needs no terminal.
+        as_json: print one line of JSON for each poll; this needs no terminal.
 
     Raises:
         ConfigurationError: a package is missing, or this system has no such terminals.

@@ -33,8 +33,8 @@ def serve(
     Args:
         target: the nodes or the app.
         key_prefix: the prefix of the keys, if no app sets it.
-        host: name or address to listen at.
-        port: port to listen at; 0: a free port.
+        host: name or address to listen on.
+        port: port to listen on; 0: a free port.
         token: the token that viewers need; None: no token on loopback, otherwise a new one.
         read_only: viewers cannot release locks.
         as_json: print the address as one JSON object in a line.

@@ -103,8 +103,8 @@ def _advise_once(nodes: Sequence[NodeAddress], *, has_guard: bool) -> None:
         _logger.info(
             "single-node",
             "One lock node (%(node)s): its loss stops all locks, and its %(trouble)s may allow "
-            "two holders of one key%(quarantine_note)s. Name three or five independent nodes "
-            "to bear both.",
+            "two holders of one key%(quarantine_note)s. Three or five independent nodes "
+            "survive both.",
             node=names[0],
             trouble="restart or failover" if nodes[0].fails_over else "restart",
             quarantine_note=""
@@ -446,7 +446,7 @@ class Client:
             call_in_app(
                 _logger.error,
                 "reservation-not-confirmed",
-                "Reservation %(keys)s ends with its grace",
+                "Reservation %(keys)s was not confirmed; it will expire early",
                 keys=enumerated(reserved.reservation.node_keys),
                 exc_info=exc,
             )
@@ -486,7 +486,7 @@ class Client:
             call_in_app(
                 _logger.error,
                 "reservation-not-cancelled",
-                "Reservation %(keys)s was not cancelled; it ends by itself",
+                "Reservation %(keys)s was not cancelled; it will expire",
                 keys=enumerated(reservation.node_keys),
                 exc_info=exc,
             )
@@ -512,7 +512,7 @@ class Client:
             call_in_app(
                 _logger.error,
                 "reservation-not-relabelled",
-                "Reservation %(keys)s ends by itself",
+                "Reservation %(keys)s was not relabelled; it will expire",
                 keys=reservation.node_keys,
                 exc_info=exc,
             )
@@ -603,7 +603,7 @@ class Client:
         return bool(found)
 
     def pause(self, name: str | Limit | Rate, seconds: float | timedelta) -> dict[str, str]:
-        """Let nobody get a key for a while; see `Redlock.pause`."""
+        """Refuse a key to everybody for a while; see `Redlock.pause`."""
         self.check_open()
         key, ms = self.key_of(name), milliseconds(checked_seconds("seconds", seconds))
         owner = self.new_owner_value(person_label())

@@ -273,7 +273,7 @@ def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
         elif isinstance(vote, Quarantined):
             found[name] = (
                 f"is quarantined for {readable(vote.remaining)} s more after a restart, a loss of "
-                "data or a change of role (brand-new nodes are armed by: celery-redlock init "
+                "data or a change of role (for brand-new nodes, run: celery-redlock init "
                 "--nodes URL,...)"
             )
     return found

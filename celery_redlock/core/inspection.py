@@ -27,7 +27,7 @@ class LockInfo:
     Attributes:
         owner: the value stored there.
         expires_in: seconds until it expires on the last of those nodes unless it is extended;
-            negative if it never expires on one of them, so a program that is no client has set it.
+            negative if it never expires on one of them: then no client of locks has set it.
         token: the holder's fencing token if the counters prove it, else None.
     """
 

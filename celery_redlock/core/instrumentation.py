@@ -35,8 +35,8 @@ class AcquireDetails:
     A call to acquire a lock, or to reserve keys for a message, has ended.
 
     Attributes:
-        keys: the lock keys; for a reservation also its records, each as the lock key that it is
-            about, and a marker as nodes store it.
+        keys: the lock keys; for a reservation also its records: a dedupe marker under its name on
+            the nodes, any other under the lock key to which it belongs.
         outcome: how the last attempt ended.
         waited: seconds from the first attempt to the end.
         attempts: how many there were.
@@ -122,8 +122,8 @@ class QuarantineDetails:
     """
     A node refused to vote because it restarted, lost data or changed its role.
 
-    Each call to acquire whose last attempt met the refusal reports it; a call that other nodes
-    decided first does not know of it.
+    Each call to acquire whose last attempt got this refusal reports it; a call that other nodes
+    decided first does not.
 
     Attributes:
         node: the node, without user and password.
@@ -145,12 +145,12 @@ _lock = native_lock()
 
 def observe(receiver: Receiver) -> Callable[[], None]:
     """
-    Report every event of this process to `receiver`; return a function that ends that.
+    Report every event of this process to `receiver`; return a function that stops it.
 
     Receivers are called in the thread or greenlet in which the event happens, at once; those of
     extensions and losses mostly in the watchdog's thread, under gevent and eventlet in a greenlet.
     So a receiver must be short and must not block: no lease is extended meanwhile. An `Exception`
-    raised in it is logged and goes no further, also one that a signal handler raises there. Any
+    raised in it, even by a signal handler, is logged and goes no further. Any
     other `BaseException` is raised in the reported call, which then keeps no lock; in the
     watchdog's thread it is logged. A forked child keeps the receivers.
     """

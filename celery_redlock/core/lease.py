@@ -75,7 +75,7 @@ class Lease:
 
     @property
     def slots(self) -> dict[str, int]:
-        """The slot that the lease has of each key with a limit; none for a key with a rate."""
+        """The lease's slot of each key with a limit; none for a key with a rate."""
         return self._holding.slots
 
     @property
@@ -100,7 +100,7 @@ class Lease:
 
     @property
     def expires_in(self) -> float:
-        """Seconds until the lease expires; 0.0 if it is lost, released, or of another process."""
+        """Seconds until the lease expires; 0.0 if it is lost, released, or another process's."""
         return self._holding.expires_in
 
     @property

@@ -38,17 +38,17 @@ class Redlock:
     its lease does not notice; only a resource that checks the token can refuse its write.
 
     Locks are not re-entrant: a block or a task that asks for a key which it holds itself, through
-    any client of the same nodes, gets `LockContended` at once. A lease that was acquired without a
-    block is not known as its own: with `wait=None` its thread would wait without end. Thread-safe,
-    and fork-safe: a child opens connections of its own. Connects when first used; once closed, it
-    acquires nothing.
+    any client of the same nodes, gets `LockContended` at once. A lease from
+    `acquire` belongs to no block: a thread that holds one and acquires its key again with
+    `wait=None` waits without end. Thread-safe, and fork-safe: a child opens its own connections.
+    Connects when first used; once closed, it acquires nothing.
 
     Args:
-        nodes: URLs, or one string with commas: redis://, rediss://, unix://, memory://.
+        nodes: URLs, or one string with commas, as in `redlock_nodes`.
         **options: see `ClientOptions`.
 
     Raises:
-        ConfigurationError: a value cannot work; the message names one that can.
+        ConfigurationError: a value is invalid; the message names a valid one.
     """
 
     def __init__(self, nodes: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
@@ -84,7 +84,7 @@ class Redlock:
             LockContended: another owner holds a key, or the calling block or task holds it itself.
             QuorumUnavailable: too few nodes replied.
             LockKeyError: the key cannot be used.
-            ConfigurationError: the client is closed, or an option cannot work.
+            ConfigurationError: the client is closed, or an option is invalid.
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         client = self._client
@@ -200,10 +200,10 @@ class Redlock:
         Refuse a lock key to everybody for a while, on all nodes that can be reached.
 
         Guarantee: an attempt that begins after this call has returned is not granted before the
-        pause ends, while fewer nodes than a quorum are without it. A call that waits gets the key
-        then; another one gets `LockContended` at once. Holders keep the key, and leases are
+        pause ends, unless a quorum of nodes lacks the pause. A call with `wait` gets the key after
+        the pause; any other gets `LockContended` at once. Holders keep the key, and leases are
         extended. The key is paused with each limit and rate that it is used with. A further call
-        sets the end anew, earlier or later. Limit: a node that is down now, or that loses its data,
+        moves the end, earlier or later. Limit: a node that is down now, or that loses its data,
         grants the key. Call this again then.
 
         Args:
@@ -216,7 +216,7 @@ class Redlock:
         Raises:
             QuorumUnavailable: fewer nodes than a quorum confirmed it; those that did keep it.
             LockKeyError: the key cannot be used.
-            ConfigurationError: `seconds` cannot work, or the client is closed.
+            ConfigurationError: `seconds` is invalid, or the client is closed.
         """
         return self._client.pause(key, seconds)
 

@@ -21,7 +21,7 @@ class Reservation:
     Attributes:
         node_keys: its lock keys as nodes store them, prefix included.
         owner: the value that marks it there.
-        expires_at: when it ends by itself, in seconds since the epoch.
+        expires_at: when it expires, in seconds since the epoch.
     """
 
     node_keys: tuple[str, ...]

@@ -96,7 +96,7 @@ def client_settings(
         ttl, max_ttl, takeover, key_prefix, drift_factor, node_timeout, guard, retry: the options.
 
     Raises:
-        ConfigurationError: a value cannot work; the message names one that can.
+        ConfigurationError: a value is invalid; the message names a valid one.
     """
     if guard is not None and not isinstance(guard, bool):
         raise ConfigurationError(

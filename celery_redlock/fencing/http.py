@@ -129,8 +129,9 @@ class WsgiFencingMiddleware:
     Refuses requests whose fencing token is older than the highest one of the resource.
 
     Responses, as JSON: 412 for a stale token, 400 for an invalid token or resource, 428 for a
-    missing token. A request that passes has its token in `environ[FENCING_KEY]`. Limit: see the
-    module's first paragraph.
+    missing token. A request that passes has its token in `environ[FENCING_KEY]`. Limit: this orders
+    requests as they arrive, so pass the token on to the place where the service writes, and check
+    it there again.
 
     Args:
         app: the application.

@@ -38,8 +38,8 @@ class RedisFence:
             holder that was paused for longer can write again.
 
     Raises:
-        ConfigurationError: the client is not a blocking client (`AsyncRedisFence` takes one of
-            asyncio), or the prefix or `record_ttl` is invalid.
+        ConfigurationError: the client is not a blocking client (`AsyncRedisFence` takes an
+            asyncio one), or the prefix or `record_ttl` is invalid.
 
     Example:
         >>> fence = RedisFence(redis.Redis())

@@ -28,7 +28,7 @@ def slot_resource(resource: str, slot: int | None = None) -> str:
             given.
 
     Raises:
-        InvalidResourceName: the resource is not a non-empty str; the slot is not the number of one;
+        InvalidResourceName: the resource is not a non-empty str; the slot is not a slot number;
             or no slot was given and the code does not run under a lease with exactly one slot.
 
     Example:

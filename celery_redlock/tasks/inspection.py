@@ -35,7 +35,7 @@ class LockHolder:
             ended within `lock_at_least_for` is still `running`.
         expires_in: seconds until the lock expires unless it is extended.
         task_id: the task's id. This and all below are None if the holder is foreign; but `host`,
-            `pid` and `since` are known of a client outside Celery that set no label.
+            `pid` and `since` are known if a client outside Celery set no label.
         host: the worker's node name, or the publisher's host.
         pid: the process that acquired the lock.
         since: when it acquired the lock.

@@ -195,7 +195,7 @@ class NodeWatch:
                 "node-quarantined",
                 "Lock node %(node)s is quarantined for %(seconds).3g s more after a restart, a "
                 "loss of data or a change of role, and grants no lock until then; %(needed)d of "
-                "%(node_count)d nodes are needed. Brand-new nodes are armed by: celery-redlock "
+                "%(node_count)d nodes are needed. For brand-new nodes, run: celery-redlock "
                 "init.",
                 node=notice.node,
                 seconds=notice.seconds,

@@ -16,7 +16,7 @@ def pause(
     key: str | Limit | Rate, seconds: float | timedelta, *, app: Celery | None = None
 ) -> dict[str, str]:
     """
-    Let no task get a lock key for a while; those that hold it keep it.
+    Refuse a lock key to all tasks for a while; those that hold it keep it.
 
     Calls are accepted meanwhile, and unique ones still find their duplicates: publishers take their
     locks, but no body begins. Messages that need the key wait, whatever `lock_on_conflict` is,

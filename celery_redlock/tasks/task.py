@@ -261,8 +261,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
             The holder; None if no message was queued, or if its body has begun.
 
         Raises:
-            AmbiguousCall: several queued calls have the keys, and `task_id` was not given. None was
-                revoked.
+            AmbiguousCall: several queued calls have the keys, and `task_id` was not given. Nothing
+                was revoked.
             LockNotAcquired: fewer nodes than a quorum replied or agreed.
             LockKeyError: the lock key cannot be made from the arguments.
             ConfigurationError: the task's mode does not lock at publish.

@@ -155,7 +155,7 @@ class LocalCluster(ResourceOwner):
         return [server.unix_url for server in self._get_resources().servers if server.unix_url]
 
     def client(self, index: int) -> redis.Redis:
-        """Return a redis-py client of a server, without proxy and retries, with short timeouts."""
+        """Return a redis-py client of a server, without proxy or retries, with short timeouts."""
         return self._get_resources().servers[index].client()
 
     def state(self, index: int) -> ServerState:

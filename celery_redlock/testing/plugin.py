@@ -85,7 +85,7 @@ def redlock_cluster(
     request: pytest.FixtureRequest, redlock_cluster_factory: ClusterFactory
 ) -> LocalCluster:
     """
-    Five real lock nodes, empty and voting; a test may break them, the next test gets them repaired.
+    Five real lock nodes, empty and voting. A test may break them: they are repaired for the next.
 
     Choose another shape by indirect parametrization:
     `@pytest.mark.parametrize("redlock_cluster", [{"n": 3, "proxy": True}], indirect=True)`.

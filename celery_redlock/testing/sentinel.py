@@ -49,12 +49,12 @@ class LocalSentinel(ResourceOwner):
     and every Sentinel knows them and the other Sentinels. The servers and Sentinels end with the
     process that started them, however it ends.
 
-    Time passes as with any Sentinels. A former master that comes back takes writes for about ten
+    Sentinels take their time. A former master that comes back takes writes for about ten
     seconds, until the Sentinels make it a replica. After a failover that did not succeed they wait
     for twice `failover_timeout` before they begin another one. A Sentinel that was paused for
     two seconds takes part in no failover for half a minute after it resumes.
 
-    With `proxy=True` all that the Sentinels name are addresses of a proxy, so `cut` separates a
+    With `proxy=True` the Sentinels name only addresses of a proxy, so `cut` separates a
     server from clients, Sentinels and the other servers alike, while `client` and `server_urls`
     bypass the proxy. Limit: a client that asks Sentinels for the master cannot stay on the side of
     a server that is cut off.
@@ -71,7 +71,8 @@ class LocalSentinel(ResourceOwner):
         armed: let the masters vote at once. Otherwise they are quarantined.
         requirepass: a password of all servers; it is part of `urls`. With a space or a quote in it,
             no Sentinel of Redis 7.0 can be restarted.
-        sentinel_password: a password of the Sentinels, likewise, as a query parameter of that name.
+        sentinel_password: the password of the Sentinels; in `urls` it is a query parameter of that
+            name.
         down_after: seconds without an answer after which a Sentinel takes a server to be down.
         failover_timeout: seconds, see above.
         config: further lines of the servers' configuration, unquoted; a sequence is several lines
@@ -181,7 +182,7 @@ class LocalSentinel(ResourceOwner):
         """
         Return which server of a group has the role of a master; the servers themselves are asked.
 
-        Of several, as when a former master comes back, it is the one that most Sentinels name.
+        If several have it, because a former master is back, it is the one that most Sentinels name.
 
         Raises:
             LocalClusterError: no running server has the role.
@@ -200,7 +201,7 @@ class LocalSentinel(ResourceOwner):
 
     def client(self, group: int, server: int) -> redis.Redis:
         """
-        Return a redis-py client of a server, without proxy and retries, with short timeouts.
+        Return a redis-py client of a server, without proxy or retries, with short timeouts.
 
         The Sentinels end its connections when they change the server's role.
         """
@@ -301,7 +302,7 @@ class LocalSentinel(ResourceOwner):
         self, group: int = 0, *, since: int, timeout: float = _FAILOVER_TIMEOUT
     ) -> int:
         """
-        Wait until all running Sentinels name one master, and another than `since`; return it.
+        Wait until all running Sentinels name one master other than `since`; return it.
 
         Raises:
             LocalClusterError: not within `timeout` seconds.
@@ -329,8 +330,8 @@ class LocalSentinel(ResourceOwner):
         """
         Make all groups as good as new: running, reachable, server 0 the master, empty and voting.
 
-        Broken or failed-over groups are started again on other ports, all of them. Otherwise the
-        servers stay, with settings that were changed with CONFIG SET.
+        If any group is broken or has failed over, all are started again on other ports.
+        Otherwise the servers stay, with settings that were changed with CONFIG SET.
         """
         if self._resources is not None and not self._is_as_started():
             self.close()

@@ -24,25 +24,25 @@ def locks_app(
     Return the page of locks as an ASGI application, to be mounted in one that knows its users.
 
     The page has no access control of its own: `may_view` decides about each request, and again
-    every 5 seconds while a viewer watches. `may_release` and, once more, `may_view` decide directly
+    every 5 seconds while a viewer watches. `may_release` and, once more, `may_view` decide just
     before a release, which also has to come from the page itself. True allows; False and None
-    refuse. Anything else, such as a method that was not called, and an error refuse the request
+    refuse. An error, or anything else, such as a method that was not called, refuses the request
     with status 500.
 
     Each function gets the ASGI scope, with what the application's middleware has put there. It runs
     in the event loop, so one that asks a database has to be a coroutine function.
 
     Mount it at any path, in any number of processes: each has a refresher of its own, which looks
-    at the nodes while it has viewers. It needs no lifespan events. A server that stops waits for up
-    to 5 seconds until the viewers of the page have left.
+    at the nodes while it has viewers. It needs no lifespan events. When the server shuts
+    down, it waits for up to 5 seconds for the viewers of the page to leave.
 
     Args:
         app: the Celery app, for its nodes and the names of its tasks.
         may_view: who may see the page. True: everyone whose request arrives here, so the
             application has to refuse all others before.
-        may_release: who of these may release locks, and may revoke queued messages.
-        user: returns the name under which the log records a release, as a text or anything with
-            a text; None, and a name that is None: the address that has connected is recorded.
+        may_release: which of these may release locks and revoke queued messages.
+        user: returns the name that the log records for a release, a str or an object whose `str`
+            is the name. If `user` or the name is None, the client's address is recorded.
 
     Raises:
         ConfigurationError: an argument cannot be used, or a package is missing.

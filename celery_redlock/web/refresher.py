@@ -145,7 +145,7 @@ class Refresher:
         try:
             found = self._look(filters)
         except Exception:
-            logger.exception("viewer-refresh-failed", "A look at the nodes failed")
+            logger.exception("viewer-refresh-failed", "A poll of the nodes failed")
             problem = "The nodes could not be read; the log of this page's server has the reason."
             found = {text: {"problem": problem} for text in filters}
         return {text: b"data: %b\n\n" % json.dumps(found[text]).encode() for text in found}

@@ -44,20 +44,20 @@ def only(*pools: str, because: str) -> dict[str, str]:
 SOFT_LIMIT = "Celery has soft time limits on prefork only"
 HARD_LIMIT = "Celery has hard time limits on prefork and gevent only"
 GREEN_SHUTDOWN = (
-    "Celery's signal handler waits in whatever greenlet the signal meets, and in the event loop's "
-    "own that is an error; the body is ended at once, or runs to its end"
+    "Celery's signal handler waits in whichever greenlet gets the signal, which fails in the event "
+    "loop's own; the body is killed at once, or completes"
 )
 GREEN_LOSS = (
-    "Celery ends the greenlet by GreenletExit, takes that for a success and acknowledges the "
-    "message, a plain task's as well: the work is not done again. Stop such workers by SIGTERM"
+    "Celery ends the greenlet with GreenletExit, takes that for success and acknowledges the "
+    "message, even a plain task's: the work is not done again. Stop such workers with SIGTERM"
 )
 NO_CHILD = "there is no child process that could be killed alone"
 
 BELOW_THE_TABLE = """\
 ## Celery before 5.7
 
-With prefork, Celery before 5.7 can lose the result of a body that ends just as a warm shutdown
-begins, a plain task's as well. The worker then ends 30 seconds later, and the broker delivers the
+With prefork, Celery before 5.7 can lose the result of a body, even a plain task's, that ends just
+as a warm shutdown begins. The worker then ends 30 seconds later, and the broker delivers the
 message again.
 
 ## Windows and macOS
@@ -65,7 +65,7 @@ message again.
 The table is for Linux.
 
 On Windows the `threads` and `solo` pools work, as do publishers, `Redlock` and `AsyncRedlock`.
-Not there:
+Missing:
 
 - the prefork pool, which Celery does not support on Windows, and the gevent and eventlet pools;
 - the signal that interrupts a body in the main thread. In `solo`, as in `threads`, `LeaseLost` is
@@ -74,10 +74,10 @@ Not there:
 - `FileFence` and `FileTokenStore`, which need the file locks of POSIX; nodes on unix sockets; and
   the local servers of `celery_redlock.testing`.
 
-On macOS the eventlet pool is not there: it needs the epoll of Linux.
+On macOS the eventlet pool is missing: it needs Linux's epoll.
 
-The tests run on Linux, where they take from Python what Windows does not have (`tests/portable`).
-CI runs them on macOS and Windows as well.
+On Linux, `tests/portable` removes from Python what Windows lacks. CI also runs the tests on macOS
+and Windows.
 """
 
 ROWS = {
@@ -106,7 +106,7 @@ ROWS = {
         Row(event="lock_give_up_after", lock="untouched; LockNotAcquired is the result"),
         Row(
             event="no quorum",
-            lock="none; requeue, raise or run unlocked, as lock_on_unavailable sets",
+            lock="none; requeue, raise or run unlocked, as set by lock_on_unavailable",
         ),
         Row(event="body longer than the TTL", lock="extended while the body runs"),
         Row(
@@ -130,8 +130,8 @@ ROWS = {
             event="asked to stop by a newer call",
             lock="LeaseLost in the body; extended until it has unwound, then passed on",
             reasons={
-                "solo": "the worker takes the newer message only when the body has ended; another "
-                "worker may ask",
+                "solo": "the worker takes the newer message only after the body; another worker "
+                "may ask it to stop",
             },
         ),
         Row(
@@ -170,7 +170,7 @@ ROWS = {
             lock="extended while the body runs, released after it",
             reasons={
                 "solo": "the worker waits in the body's own thread, so the body is blocked until "
-                "it is ended; its lock is extended, and released then",
+                "it is killed; its lock is extended until then, and released",
                 **dict.fromkeys(("gevent", "eventlet"), GREEN_SHUTDOWN),
             },
         ),
@@ -187,8 +187,8 @@ ROWS = {
             lock="as above; the broker delivers the message again, and the next run acquires it",
             reasons={
                 "threads": "Celery cannot end a thread; the worker waits for the body",
-                "solo": "Celery's signal handler raises NotImplementedError in the body, and the "
-                "task fails by it, a plain one as well",
+                "solo": "Celery's signal handler raises NotImplementedError in the body, so the "
+                "task fails, even a plain one",
                 **dict.fromkeys(("gevent", "eventlet"), GREEN_LOSS),
             },
         ),
@@ -241,7 +241,7 @@ def page() -> str:
             "",
             "<!-- Written by `python -m tests.acceptance.matrix`; edit the table there. -->",
             "",
-            "Every `yes` is a test against a real worker process of that pool.",
+            "Every `yes` is tested with a real worker process of that pool.",
             "",
             f"| event | lock | {' | '.join(POOLS)} |",
             f"|---|---|{'---|' * len(POOLS)}",

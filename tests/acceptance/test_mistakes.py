@@ -115,7 +115,7 @@ def test_a_single_mistake_is_one_line(celery: Run, command: tuple[str, ...]) -> 
     assert ended.returncode != 0
     assert ended.stderr.count("redlock_wait") == 1
     assert ended.stderr.endswith(
-        "Error: setting redlock_wait=-1 is out of range; give at least 0 seconds.\n"
+        "Error: setting redlock_wait=-1 is out of range; give at least 0 s.\n"
     )
 
 

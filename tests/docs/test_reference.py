@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import click
 import pytest
 
 import celery_redlock
@@ -109,7 +110,7 @@ def test_defaults_of_options_are_settings() -> None:
 @pytest.mark.parametrize(
     ("option", "takes"),
     [
-        ("lock_ttl", "seconds as a number, or a `timedelta`; at least 0.2 seconds"),
+        ("lock_ttl", "seconds as a number, or a `timedelta`; at least 0.2 s"),
         ("lock_on_lost", "`interrupt`, `flag` or a function"),
         ("lock_skip_result", ""),
     ],
@@ -205,7 +206,10 @@ def test_every_command_and_argument_has_an_entry() -> None:
     for name, command in redlock.commands.items():
         assert f"## `celery-redlock {name}`" in entries
         for param in command.params:
-            assert f"`{', '.join(param.opts)}`" in entries
+            entry = param.metavar or str(param.name).upper()
+            if isinstance(param, click.Option):
+                entry = f"`{', '.join(param.opts)}`"
+            assert entry in entries
 
 
 @pytest.mark.parametrize("name", plugin.__all__)

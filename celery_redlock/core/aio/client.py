@@ -50,20 +50,20 @@ class AsyncRedlock:
     """
     `Redlock` for asyncio: a client for locks on N independent Redis or Valkey masters.
 
-    Guarantee and limit are those of `Redlock`, and the two exclude each other on the same nodes.
-    It does not block the event loop: a few threads, for which calls may queue, wait for nodes, and
-    the loop waits for other holders. If a coroutine is cancelled before the nodes grant it a lock,
-    that lock is released as soon as their replies arrive.
+    Guarantee and limit are those of `Redlock`; on the same nodes, their locks exclude each other.
+    It does not block the event loop: a few threads wait for nodes (calls may queue for a thread),
+    and the loop waits for other holders. If a coroutine is cancelled before the nodes grant it a
+    lock, that lock is released as soon as their replies arrive.
 
     Usable from any event loop, and in a forked child. Connects when first used. Close it with
     `aclose`, or use it as `async with AsyncRedlock(...) as redlock`.
 
     Args:
-        nodes: URLs, or one string with commas: redis://, rediss://, unix://, memory://.
+        nodes: URLs, or one string with commas, as in `redlock_nodes`.
         **options: see `ClientOptions`.
 
     Raises:
-        ConfigurationError: a value cannot work; the message names one that can.
+        ConfigurationError: a value is invalid; the message names a valid one.
     """
 
     def __init__(self, nodes: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
@@ -102,7 +102,7 @@ class AsyncRedlock:
             LockContended: another owner holds a key, or the calling block holds it itself.
             QuorumUnavailable: too few nodes replied.
             LockKeyError: the key cannot be used.
-            ConfigurationError: the client is closed, or an option cannot work.
+            ConfigurationError: the client is closed, or an option is invalid.
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         client = self._client

@@ -44,7 +44,7 @@ class AsyncLease:
 
     @property
     def slots(self) -> dict[str, int]:
-        """The slot that the lease has of each key with a limit; none for a key with a rate."""
+        """The lease's slot of each key with a limit; none for a key with a rate."""
         return self.lease.slots
 
     @property
@@ -69,7 +69,7 @@ class AsyncLease:
 
     @property
     def expires_in(self) -> float:
-        """Seconds until the lease expires; 0.0 if it is lost, released, or of another process."""
+        """Seconds until the lease expires; 0.0 if it is lost, released, or another process's."""
         return self.lease.expires_in
 
     @property

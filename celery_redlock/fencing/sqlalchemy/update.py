@@ -76,10 +76,10 @@ def fenced_update(
     MySQL and MariaDB a first statement locks and compares. A row that starts to match after that is
     not written.
 
-    The session reads its objects of written rows again, with the relationships that cascade, so
-    that they do not show the rows as they were before the fence. Other objects do not change. The
-    session flushes no pending change before the transaction has passed the fence, and pending
-    changes to objects that it would read again are refused.
+    The session refreshes its objects for the written rows, with the relationships that cascade,
+    so that they do not show the rows as they were before the fence. Other objects do not change.
+    The session flushes no pending change before the transaction has passed the fence, and pending
+    changes to objects that it would refresh are refused.
 
     Args:
         session: a `Session`, `scoped_session` or `Connection`.

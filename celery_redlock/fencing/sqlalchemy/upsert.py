@@ -74,7 +74,7 @@ def fenced_upsert(
 
     This runs one `INSERT … ON CONFLICT … DO UPDATE … WHERE fencing_token <= :token`, on PostgreSQL
     and SQLite. Limit: a deleted row has lost its token, so a stale writer can insert it again; mark
-    rows as deleted where that matters. The session reads its object of the row again, as with
+    rows as deleted where that matters. The session refreshes its object for the row, as with
     `fenced_update`.
 
     Args:

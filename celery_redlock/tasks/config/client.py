@@ -111,7 +111,7 @@ def log_nodes_once(settings: RedlockSettings) -> None:
         logger.warning(
             "nodes-not-set",
             "redlock_nodes is not set, so the broker %(node)s is the only lock node. That "
-            "excludes tasks from each other while this one server runs, but when it restarts "
+            "keeps tasks apart while this one server runs, but when it restarts "
             "without its data or fails over to a replica, two bodies can run at once, and while "
             "it is down no lock can be taken.%(failover_note)s Set redlock_nodes to three or five "
             "independent servers.",

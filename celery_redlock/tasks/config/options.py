@@ -51,8 +51,8 @@ class LockOptions:
         key: Key of the lock: a template over the task's arguments such as
             `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
             task acquires all keys or none. `True`: the task's name and a digest of all arguments;
-            also the key of a task that has another lock option than a limit or a rate, and not
-            this one.
+            also the key of a task that does not set this option, but one other than a limit or a
+            rate.
             Tasks with the same key exclude each other, but a call of one task is never a duplicate
             of another task's call. A placeholder may read a part of an argument,
             `{order[customer][id]}` or `{order.id}`. It refuses `None`, which `{account_id!s}`
@@ -73,9 +73,9 @@ class LockOptions:
         mode: When the lock is held; see the table of modes.
         debounce: Run once after the last call of a burst: `5` runs the task after five seconds
             without another call for its key, with the newest arguments; `(5, 60)` also 60 seconds
-            after the first call at the latest, although calls continue. Sets
+            after the first call at the latest, even if calls continue. Sets
             `lock_mode="until_executing"` and `lock_on_duplicate="replace"`; with
-            `lock_mode="until_and_while_executing"`, bodies do not overlap either. The publisher
+            `lock_mode="until_and_while_executing"`, bodies do not overlap. The publisher
             sets the message's ETA, so a call has no `countdown` or `eta` of its own.
         ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long
@@ -86,8 +86,8 @@ class LockOptions:
             is due.
         dedupe_window: How long workers recognise a redelivery of a finished message.
         wait: How long a worker process retries before it applies `lock_on_conflict`; at most half
-            of the task's time limit. `None`: 0.5 s. A message that would be requeued after that
-            waits for up to 0.3 s, and only while bodies are short and few others go
+            of the task's time limit. `None`: 0.5 s. A message that would then be requeued
+            waits for at most 0.3 s instead, and only while bodies are short and few others go
             first. Otherwise it goes back to its queue, where it occupies no process until the
             release wakes it.
         retry: Pause between the attempts of `lock_wait`: a tenacity wait, or a whole
@@ -95,16 +95,16 @@ class LockOptions:
         on_conflict: Policy of a worker that finds the lock held by another task. `requeue`: send
             the message back to its queue with the same id and a jittered delay; `max_retries` does
             not count this. `skip`: end the task with `lock_skip_result`. `stop`: the newest call
-            wins. It asks the older body of the task to stop, by its `lock_on_lost`, within a
-            second, and starts when that has ended; an older call that waits ends as replaced.
-            `reject`: reject the message, which RabbitMQ moves to a dead letter queue and Redis
-            discards; needs `acks_late`. `raise`: fail with `LockContended`. Or a function of task
-            and error that returns one of these.
+            wins. It asks the older body of the task to stop, by that task's `lock_on_lost`, within
+            a second, and starts when that body has ended; an older call that waits ends as
+            replaced. `reject`: reject the message, which RabbitMQ moves to a dead letter queue and
+            Redis discards; needs `acks_late`. `raise`: fail with `LockContended`. Or a function of
+            task and error that returns one of these.
         on_duplicate: Policy of a publisher for a duplicate, in the modes that acquire the lock at
             publish. `existing`: return the result of the existing task. `replace`: replace an
             existing task that is still queued. `raise`: raise `DuplicateTask`. Or a function of
             task and error that returns one of these. A duplicate that must be sent, such as a
-            member of a chord, ends in the worker: `existing` skips it, `replace` requeues it,
+            member of a chord, is left to the worker: `existing` skips it, `replace` requeues it,
             `raise` fails it with `DuplicateTask`.
         skip_result: Result of a skipped task, also passed to the next task of its chain. The
             default names the reason, and `celery_redlock.is_skipped(result)` recognises it; it is
@@ -112,8 +112,8 @@ class LockOptions:
             nothing.
         give_up_after: How long a task waits for its lock over all requeues. Then it fails with
             `LockNotAcquired`.
-        fair: Whether messages get the lock in order: by priority, and of one priority the message
-            that has waited longest. A message that arrives later does not take a free key that
+        fair: Whether messages get the lock in order: by priority, then by how long they have
+            waited. A message that arrives later does not take a free key that
             another waits for, unless it is more urgent. If a message does not come within 0.5 s of
             its wake-up, because its worker was lost or busy, the next one gets the lock. Set the
             option for all tasks with the key.
@@ -125,8 +125,8 @@ class LockOptions:
         max_hold: How long the watchdog extends the lock, so that a body that hangs does not hold
             its key indefinitely.
         at_least_for: Minimum time that the key stays taken, even if the body ends earlier.
-        starting_deadline: Skip a scheduled run that would start later than this after its due time,
-            time spent waiting for its lock included. The entry's `countdown` counts as lateness.
+        starting_deadline: Skip a scheduled run that would start more than this after its due time,
+            including the wait for its lock. The entry's `countdown` counts as lateness.
     """
 
     key: Any = None
@@ -244,7 +244,7 @@ def seconds(minimum: float) -> Callable[[Any], float]:
         if found > LONGEST:
             raise ConfigurationError("is out of range; give at most 100 years")
         if found < minimum:
-            raise ConfigurationError(f"is out of range; give at least {minimum:g} seconds")
+            raise ConfigurationError(f"is out of range; give at least {minimum:g} s")
         return found
 
     return check

@@ -77,7 +77,7 @@ class RedlockSettings:
             because restart quarantine lasts this long.
         takeover: How long after a failover some process may still use the former master of a
             Sentinel group. A promoted server is quarantined for this long in
-            addition to `redlock_max_ttl`, and like that it is one value for all processes.
+            addition to `redlock_max_ttl`, and is one value for all processes, like that.
             `None`: 30 seconds if a node can fail over, otherwise 0.
         key_prefix: Prefix of every lock key on the nodes. Where the broker is the node, the
             `global_keyprefix` of `broker_transport_options` precedes it.
@@ -99,7 +99,7 @@ class RedlockSettings:
             that a `celery` command starts, or that import `RedlockTask` or `celery_redlock.tasks`.
         lost_signal: Signal that interrupts a body in a prefork or solo worker. Windows has none.
         tasks: Lock options for tasks whose names match a pattern:
-            `{"billing.*": {"lock_key": True}}`. A task's exact name precedes patterns, and an
+            `{"billing.*": {"lock_key": True}}`. A task's exact name beats patterns, and an
             earlier pattern a later one; `None` instead of options leaves the task out. Has an
             effect only in processes that a `celery` command starts, or that import `RedlockTask`
             or `celery_redlock.tasks`.

@@ -37,8 +37,8 @@ class TaskLockOptions(TypedDict, total=False):
     """
     The `lock_*` options of a task, as `app.task` and `redlock_tasks` take them.
 
-    `None` leaves an option to `redlock_tasks`, the app's settings and the default; only for
-    `lock_skip_result`, it is the value itself.
+    `None` leaves an option to `redlock_tasks`, the app's settings and the default; for
+    `lock_skip_result`, it is the value.
     """
 
     lock_key: _Key | Sequence[_Key] | Literal[True] | None

@@ -69,7 +69,7 @@ def forget_waiter(app: AppLike | None, header: Any, request: Any) -> None:
     except Exception as exc:
         logger.warning(
             "waiting-message-not-forgotten",
-            "A message that ended while it waited (%(keys).200s) may be woken in the place of "
+            "A message that ended while it waited (%(keys).200s) may be woken instead of "
             "others: %(error)r",
             keys=", ".join(keys),
             error=exc,

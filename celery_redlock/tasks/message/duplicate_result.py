@@ -103,7 +103,7 @@ def warn_of_unreadable(cls: Any, app: AppLike, lock: LockOptions) -> None:
         logger.warning(
             "duplicate-result-unreadable",
             "Task %(task)s is unique, and the sender of a duplicate gets the existing task's "
-            "result, which cannot be read: %(reason)s, or do not wait for it if "
+            "result, which cannot be read: %(reason)s. Or do not wait for it if "
             "is_duplicate(result).",
             task=cls.name,
             reason=problem,

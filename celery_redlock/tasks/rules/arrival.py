@@ -33,24 +33,24 @@ class Action(Enum):
     """The worker's next step with the message."""
 
     TAKE = auto()  #: take its lock and marker
-    RETAKE = auto()  #: evict the marker, which does not concern this message; take everything
-    WAIT = auto()  #: it needs its lock later; `REQUEUES` decides how it waits
+    RETAKE = auto()  #: evict the marker, which is not this message's; take lock and marker anew
+    WAIT = auto()  #: get its lock later; the table for that decides how it waits
     TRY_BY_NAME = auto()  #: try once more; nodes that refuse it remember it; then decide anew
     REQUEUE = auto()  #: publish it again, for later
-    WAIT_IN_PLACE = auto()  #: the same under `apply()`, which has no queue
-    REQUEUE_COPY = auto()  #: publish it again until another delivery, or message of its tick, ends
+    WAIT_IN_PLACE = auto()  #: wait in the process: `apply()` has no queue
+    REQUEUE_COPY = auto()  #: requeue it until another delivery, or message of its tick, ends
     REQUEST_STOP = auto()  #: be the next to run, ask the older call to stop, and requeue
     OVERTAKE = auto()  #: be the next instead of an older call that waits, and try for the lock
     RUN_UNLOCKED = auto()
     SKIP = auto()  #: end it with `lock_skip_result`
-    SKIP_AS_MISSED = auto()  #: the same, for a tick after its starting deadline
+    SKIP_AS_MISSED = auto()  #: skip it: the starting deadline of its tick has passed
     FAIL = auto()  #: raise the error of the failed acquire
-    FAIL_NOT_REJECTED = auto()  #: the same, where the policy is to reject it and that is not safe
+    FAIL_NOT_REJECTED = auto()  #: fail it: the policy is to reject it, which is not safe
     FAIL_AS_DUPLICATE = auto()  #: raise `DuplicateTask`
     GIVE_UP = auto()  #: raise `LockNotAcquired`: `lock_give_up_after` is over
-    REJECT = auto()  #: reject it to the dead letters
+    REJECT = auto()  #: reject it, so that the broker dead-letters it
     IGNORE = auto()  #: end it without a result: another delivery, or message of its tick, has ended
-    DROP_AS_SUPERSEDED = auto()  #: the same, because a newer leader sends its tick
+    DROP_AS_SUPERSEDED = auto()  #: drop it: a newer leader sends its tick
     END_AS_REPLACED = auto()  #: end it as revoked, because a newer call replaces it
     END_AS_REVOKED = auto()  #: end it as revoked
 
@@ -316,7 +316,7 @@ CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
         Action.REQUEUE_COPY,
     ),
     Row(
-        "it was sent again under its id, which replaced it while it waited",
+        "a call with its id replaced it while it waited",
         lambda c: c.obstacle is _MARKER and c.role is Role.REPLACED and c.holder is Holder.ITSELF,
         Action.IGNORE,
     ),
@@ -344,7 +344,11 @@ CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
     Row("the key is paused", lambda c: c.holder is Holder.PAUSE, Action.WAIT),
     # A holder that is no rival. Of the places as the next to run, those of a tick's messages are
     # equal: one that its worker could not name in the message looks like that of another message.
-    Row("stop: it is the next itself, or its tick is", lambda c: c.is_next, Action.OVERTAKE),
+    Row(
+        "stop: it, or another message of its tick, is already next",
+        lambda c: c.is_next,
+        Action.OVERTAKE,
+    ),
     Row(
         "another message of its tick waits",
         lambda c: c.holder is Holder.COPY,
@@ -449,7 +453,7 @@ CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
         Action.FAIL_AS_DUPLICATE,
     ),
     Row("a duplicate: existing", lambda c: c.at_publish is DuplicatePolicy.EXISTING, Action.SKIP),
-    Row("replace: its window's work is done", lambda c: c.role is Role.FINISHED, Action.SKIP),
+    Row("replace: the work of its window is done", lambda c: c.role is Role.FINISHED, Action.SKIP),
     Row("replace: a newer call replaced it", lambda c: c.brought_lock, Action.END_AS_REPLACED),
     Row("replace: it runs after the older call", lambda _: True, Action.WAIT),
 )
@@ -504,9 +508,9 @@ _STILL_NEEDS_IT = frozenset(
 )
 
 FINAL: tuple[Row[Contention, bool], ...] = (
-    Row("the marker is over", lambda c: c.obstacle is _MARKER and c.role.is_over, True),
+    Row("the marker's task has ended", lambda c: c.obstacle is _MARKER and c.role.is_over, True),
     Row("the marker's task may end", lambda c: c.obstacle is _MARKER, False),
-    Row("a window's key is over", lambda c: c.for_window and c.role.is_over, True),
+    Row("the call with a window's key has ended", lambda c: c.for_window and c.role.is_over, True),
     Row(
         "a newer call has the lock",
         lambda c: c.stops and on_contention(c) is Action.END_AS_REPLACED,
@@ -519,7 +523,7 @@ FINAL: tuple[Row[Contention, bool], ...] = (
 
 
 def is_final(contention: Contention) -> bool:
-    """Return whether waiting for `lock_wait` cannot help a message."""
+    """Return whether a message gains nothing from `lock_wait`."""
     return first_match(FINAL, contention).then
 
 
@@ -529,7 +533,7 @@ class InPlace:
     The facts of a message that may wait in its process for a moment.
 
     Attributes:
-        is_final: waiting cannot help.
+        is_final: it gains nothing from waiting.
         is_requeued: it would be requeued otherwise.
         is_newer: an older call has the lock or waits for it, and has to give way.
         eager: it runs under `apply()`.
@@ -550,13 +554,13 @@ class InPlace:
 
 
 IN_PLACE: tuple[Row[InPlace, bool], ...] = (
-    Row("waiting cannot help", lambda p: p.is_final, False),
+    Row("it gains nothing from waiting", lambda p: p.is_final, False),
     Row("the older call is asked to stop first", lambda p: p.is_newer, False),
     Row("it would end without the lock", lambda p: not p.is_requeued, True),
     Row("apply() has no queue to wait in", lambda p: p.eager, True),
     Row("lock_wait is set", lambda p: p.wait_is_set, True),
     Row("many go first, and need a process when they are woken", lambda p: p.is_far_behind, False),
-    Row("another goes first, and is here in a moment", lambda p: p.goes_later, True),
+    Row("another goes first, and comes in a moment", lambda p: p.goes_later, True),
     Row("the holder's body is long, and wakes it when it ends", lambda p: p.is_held_long, False),
     Row("the key may be free in a moment", lambda _: True, True),
 )

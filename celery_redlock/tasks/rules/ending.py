@@ -97,7 +97,7 @@ class CeleryState(StrEnum):
 class Ending(Enum):
     """How a request ended, as far as its lock is concerned."""
 
-    DONE = auto()  #: its outcome is out
+    DONE = auto()  #: its outcome is stored or sent
     IGNORED = auto()  #: the body has ended and wants no outcome
     REJECTED = auto()  #: the body has ended, and its message goes to the dead letters
     REDELIVERED = auto()  #: the broker delivers the message again, with the lock that it brought
@@ -147,7 +147,7 @@ ENDINGS: tuple[Row[Ended, Ending], ...] = (
     Row("Reject", lambda e: e.rejection is Raised.REJECT, Ending.REJECTED),
     Row("the process ends", lambda e: e.process_ends, Ending.INTERRUPTED),
     Row(
-        "Retry, and its message is out",
+        "Retry, and its message is sent",
         lambda e: e.celery_state is CeleryState.RETRY and e.retry_is_out and not e.eager,
         Ending.DONE,
     ),
@@ -155,7 +155,7 @@ ENDINGS: tuple[Row[Ended, Ending], ...] = (
     Row("success", lambda e: e.celery_state is CeleryState.SUCCESS, Ending.DONE),
     Row("failure", lambda e: e.failed and e.failure_is_final, Ending.DONE),
     Row("failure, and its message is rejected", lambda e: e.failed, Ending.REJECTED),
-    Row("no outcome is out", lambda _: True, Ending.INTERRUPTED),
+    Row("no outcome is stored or sent", lambda _: True, Ending.INTERRUPTED),
 )
 
 
@@ -219,12 +219,12 @@ MARKERS: tuple[Row[Remains, Role | None], ...] = (
         lambda r: r.for_tick and r.ending in (Ending.IGNORED, Ending.REJECTED),
         Role.ABANDONED,
     ),
-    Row("its outcome is out", lambda r: r.ending is Ending.DONE, Role.FINISHED),
+    Row("its outcome is stored or sent", lambda r: r.ending is Ending.DONE, Role.FINISHED),
     Row("the next delivery does the work", lambda _: True, None),
 )
 
 KEYS: tuple[Row[Remains, Keys], ...] = (
-    Row("it holds its marker alone", lambda r: r.state is State.UNRUN, Keys.RELEASE),
+    Row("it holds only its marker", lambda r: r.state is State.UNRUN, Keys.RELEASE),
     Row("its mode released them before the body", lambda r: not r.held_in_body, Keys.RELEASE),
     Row(
         "the message that continues it gets them",
@@ -238,7 +238,7 @@ KEYS: tuple[Row[Remains, Keys], ...] = (
     ),
     # A retry or a replacement that did not get this lock may need it.
     Row(
-        "its window, and another message may need them",
+        "its window, but another message may need the keys",
         lambda r: (
             r.has_window
             and (
@@ -256,7 +256,7 @@ KEYS: tuple[Row[Remains, Keys], ...] = (
 
 
 def marker_after(remains: Remains) -> Role | None:
-    """Return the role that the marker gets; None: it is deleted."""
+    """Return the marker's new role, or None if it is deleted."""
     return first_match(MARKERS, remains).then
 
 

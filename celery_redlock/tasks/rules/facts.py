@@ -19,9 +19,9 @@ class Role(StrEnum):
     QUEUED = "queued"  #: its message is on its way, or waits for a retry
     RUNNING = "running"
     FINISHED = "finished"  #: the task has ended; the key stays taken until it expires
-    SKIPPED = "skipped"  #: the same, for a tick that ended without its body
-    ABANDONED = "abandoned"  #: the same, for a tick whose body ended without an outcome
-    FAILED = "failed"  #: the same, for a message that failed without its body
+    SKIPPED = "skipped"  #: a tick ended without its body; the key stays taken until it expires
+    ABANDONED = "abandoned"  #: a tick's body ended without an outcome; the key stays taken
+    FAILED = "failed"  #: a message failed without its body; the key stays taken
     REPLACED = "replaced"  #: the message must not run: a newer call replaced it
     REVOKED = "revoked"  #: the message must not run: it was revoked
 

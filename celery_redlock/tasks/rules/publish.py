@@ -23,7 +23,7 @@ class Publish(Enum):
 
     SEND_WITH_LOCK = auto()
     SEND = auto()  #: without a lock; the worker takes it
-    SEND_UNDECIDED = auto()  #: the same, and log that no quorum could decide
+    SEND_UNDECIDED = auto()  #: without a lock; log that no quorum could decide
     SEND_AFTER = auto()  #: without a lock, naming the holder as a task that is no obstacle
     SEND_AS_DUPLICATE = auto()  #: without a lock, naming the holder's call as the one it repeats
     AWAIT_RELEASE = auto()  #: try again for the lock, whose holder has ended; then decide anew
@@ -129,7 +129,7 @@ CONFLICTS: tuple[Row[Conflict, Publish | Need], ...] = (
     ),
     Row("the holder does other work", lambda c: not c.same_work, Publish.SEND),
     Row(
-        "the holder sends it as its next step, or at its end",
+        "the holder sends it as its next step or its last",
         lambda c: c.holder is Holder.SENDER and (c.has_dependents or c.holder_has_ended),
         Publish.SEND_AFTER,
     ),

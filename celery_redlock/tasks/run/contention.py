@@ -707,7 +707,7 @@ def _drop_as_superseded(case: Case) -> NoReturn:
             "superseded-tick-dropped",
             "Task %(task)s[%(task_id)s] is dropped: it was sent for entry %(entry)r, due at "
             "%(due)s, by a leader of schedule %(schedule)s (token %(token)s) that had been "
-            "superseded (token %(newest_token)s); its successor answers for this tick",
+            "superseded (token %(newest_token)s); its successor handles this tick",
             task=case.task_name,
             task_id=case.task_id,
             entry=tick.entry,
@@ -723,7 +723,7 @@ def _drop_as_superseded(case: Case) -> NoReturn:
             tick=tick,
             newest=case.newest_token,
         )
-    raise Ignore("a newer leader answers for this tick")
+    raise Ignore("a newer leader handles this tick")
 
 
 def _run_unlocked(case: Case) -> bool:

@@ -237,7 +237,7 @@ def fail_exhausted(
     task, request = lock_request.task, lock_request.request
     logger.error(
         "task-gives-up",
-        "Task %(task)s[%(task_id)s] gives up after %(seconds).0f s and %(requeues)d more tries "
+        "Task %(task)s[%(task_id)s] gives up after %(seconds).0f s and %(requeues)d requeues "
         "without its lock: %(error)s",
         task=task.name,
         task_id=request.id,

@@ -391,9 +391,10 @@ def _command(name: str, command: click.Command) -> str:
     rows = [
         (f"`{', '.join(param.opts)}`", _cell(getattr(param, "help", None) or ""))
         for param in command.params
+        if isinstance(param, click.Option)
     ]
     if rows:
-        parts.append(_table(("argument", "what it does"), rows))
+        parts.append(_table(("option", "what it does"), rows))
     parts.append(command.epilog or "")
     return "\n\n".join(part for part in parts if part)
 

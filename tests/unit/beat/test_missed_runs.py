@@ -72,7 +72,7 @@ def test_many_entries_share_a_line(missed: MissedRuns, caplog: pytest.LogCapture
     (line,) = caplog.messages
     assert line.startswith("20 entries have no record of being sent for 210 of their due times")
     assert line.endswith(
-        "(most of all 'e19' for 20, 'e18' for 19, 'e17' for 18, 'e16' for 17, 'e15' for 16)"
+        "(most: 'e19' for 20, 'e18' for 19, 'e17' for 18, 'e16' for 17, 'e15' for 16)"
     )
 
 

@@ -223,7 +223,7 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
         ({"lock_xyz": 3}, "lock_xyz is unknown; the names are: lock_at_least_for"),
         ({"lock_ttl": "30"}, "lock_ttl='30' is not a duration"),
         ({"lock_ttl": True}, "lock_ttl=True is not a duration"),
-        ({"lock_ttl": 0.1}, "lock_ttl=0.1 is out of range; give at least 0.2 seconds"),
+        ({"lock_ttl": 0.1}, "lock_ttl=0.1 is out of range; give at least 0.2 s"),
         ({"lock_ttl": float("inf")}, "lock_ttl=inf is out of range"),
         ({"lock_ttl": 61}, "lock_ttl=61 is above redlock_max_ttl=60"),
         ({"lock_wait": -1}, "lock_wait=-1 is out of range"),
