@@ -22,7 +22,7 @@ class Publish(Enum):
     """The publisher's next step with the call."""
 
     SEND_WITH_LOCK = auto()
-    SEND = auto()  #: without a lock; the worker takes it
+    SEND = auto()  #: without a lock; its worker acquires it
     SEND_UNDECIDED = auto()  #: without a lock; log that no quorum could decide
     SEND_AFTER = auto()  #: without a lock, naming the holder as a task that is no obstacle
     SEND_AS_DUPLICATE = auto()  #: without a lock, naming the holder's call as the one it repeats
@@ -113,7 +113,7 @@ CONFLICTS: tuple[Row[Conflict, Publish | Need], ...] = (
         Need.POLICY,
     ),
     Row(
-        "a limit or rate is reached: raise",
+        "a limit or rate is reached, and the policy is raise",
         lambda c: c.may_be_refused and c.policy is DuplicatePolicy.RAISE,
         Publish.FAIL,
     ),
