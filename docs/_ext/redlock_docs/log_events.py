@@ -8,6 +8,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import celery_redlock
@@ -50,20 +51,21 @@ class LogEvent:
         return SHOWN.sub(r"{\1}", self.text)
 
 
-def log_events() -> list[LogEvent]:
+@cache
+def log_events() -> tuple[LogEvent, ...]:
     """
-    Return the events of the whole package.
+    Return the events of the whole package, which a process reads once.
 
     Raises:
         LookupError: as `read_events`.
     """
-    return [
+    return tuple(
         event
         for path in sorted(PACKAGE.rglob("*.py"))
         for event in read_events(
             path.read_text(), ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         )
-    ]
+    )
 
 
 def read_events(source: str, module: str) -> list[LogEvent]:
