@@ -8,12 +8,10 @@ from typing import Any
 import redis
 
 from tests.acceptance.worker import Worker
-from tests.support.waiting import TIMEOUT, wait_until
+from tests.support.waiting import RELEASE_PATIENCE, TIMEOUT, wait_until
 
 # A node that nobody has stopped answers in the end; who stops one does not look at it meanwhile.
 LOOK_TIMEOUT = 20.0
-# Well below the default TTL of 30 s: a key that only ended by itself was not released.
-RELEASE_PATIENCE = 15.0
 # Longer than any command of a holder is under way, and no longer than it takes to find out.
 FOREIGN_TTL_MS = 1000
 

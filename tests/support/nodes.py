@@ -27,7 +27,7 @@ from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory.transport import memory_node
 from tests.support.replication import back_up
-from tests.support.waiting import TIMEOUT, wait_until
+from tests.support.waiting import RELEASE_PATIENCE, TIMEOUT, wait_until
 
 PREFIX = "redlock:"
 
@@ -101,7 +101,9 @@ class Nodes(ABC):
     def wait_free(self, name: str) -> None:
         """Wait until no node has the key."""
         wait_until(
-            lambda: not any(self.owners(name)), message=lambda: f"{name}: {self.owners(name)}"
+            lambda: not any(self.owners(name)),
+            RELEASE_PATIENCE,
+            message=lambda: f"{name}: {self.owners(name)}",
         )
 
     def wait_held(

@@ -20,6 +20,10 @@ PATIENCE = float(
 # Long enough for a busy two-core machine: it is only ever used up by a test that fails.
 TIMEOUT = 30.0 * PATIENCE
 
+# Until a released key is free. However patient a run is, it stays below the default TTL of 30 s: a
+# key that only expired was not released.
+RELEASE_PATIENCE = 15.0
+
 
 class _WhenWoken(wait_base):
     """After a refusal the next try comes when the test is over, unless a release wakes the call."""
