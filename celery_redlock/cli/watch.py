@@ -33,7 +33,7 @@ def watch_locks(
         target: the nodes or the app.
         text: the filter: a glob on keys, or a part of a key, task, id, host or state.
         key_prefix: the prefix of the keys, if no app sets it.
-        every: seconds between two looks at the nodes.
+        every: seconds between two polls of the nodes.
         as_json: print one line of JSON for each poll; this needs no terminal.
 
     Raises:

@@ -77,7 +77,7 @@ class RedlockSettings:
             because restart quarantine lasts this long.
         takeover: How long after a failover some process may still use the former master of a
             Sentinel group. A promoted server is quarantined for this long in
-            addition to `redlock_max_ttl`, and is one value for all processes, like that.
+            addition to `redlock_max_ttl`, and both are one value for all processes.
             `None`: 30 seconds if a node can fail over, otherwise 0.
         key_prefix: Prefix of every lock key on the nodes. Where the broker is the node, the
             `global_keyprefix` of `broker_transport_options` precedes it.
