@@ -77,7 +77,7 @@ TRANSPORT = (
     ),
     fault(
         "a release without a reply is lost with its channel",
-        tested("test_a_release_that_is_interrupted_before_it_is_sent_again_is_deferred"),
+        tested("test_a_release_without_a_reply_is_deferred_when_its_channel_ends"),
         (
             "transport/redis/connections.py::Connections._defer_unanswered",
             "entry.command.script is Script.RELEASE and",

@@ -121,6 +121,17 @@ def test_a_release_that_is_interrupted_before_it_is_sent_again_is_deferred(
     nodes.wait_free("key")
 
 
+def test_a_release_without_a_reply_is_deferred_when_its_channel_ends(nodes: ServerNodes) -> None:
+    transport = client_of(nodes.connected()).transport
+    nodes.hold("key", "us", range(NODES))
+    used = transport.checkout()
+    for node in range(NODES):
+        nodes.cluster.forget(node)
+    used.exchange([(release((place("key"),), "us", 0), ReleaseRound(NODES))], 0.01)
+    transport.discard(used)
+    nodes.wait_free("key")
+
+
 def test_a_node_that_is_gone_is_named_although_its_commands_are_sent_again(
     nodes: ServerNodes,
 ) -> None:
