@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedstate
 
-from celery_redlock.core import Register, client_of
+from celery_redlock.core import Register, client_of, register
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.unit.beat.test_failover import due_times, told
@@ -218,8 +218,11 @@ def test_an_entry_whose_name_the_nodes_cannot_take_is_sent_all_the_same(
         assert len(world.run(5)) == 5
 
 
-def test_more_entries_than_a_node_is_told_at_once_are_recorded(make_world: MakeWorld) -> None:
-    names = [f"entry-{number}" for number in range(520)]
+def test_more_entries_than_a_node_is_told_at_once_are_recorded(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(register, "_MAX_FIELDS", 5)
+    names = [f"entry-{number}" for number in range(12)]
     world = make_world(schedule={name: {"task": "job", "schedule": 60.0} for name in names})
     a = world.beat("a")
     assert len(world.run(60)) == len(names)

@@ -13,14 +13,14 @@ from celery_redlock.signals import beat_leader_stopped
 from tests.unit.beat.test_closing import handle_sigterm
 from tests.unit.beat.world import Beat, MakeWorld, World
 
-HOUR = 3600
+PERIOD = 300
 
 
 @pytest.fixture
 def world(make_world: MakeWorld) -> World:
-    """A world with one entry that is due each full hour, and a schedule file."""
+    """A world with one entry that is due every five minutes, and a schedule file."""
     return make_world(
-        schedule={"job": {"task": "job", "schedule": float(HOUR)}},
+        schedule={"job": {"task": "job", "schedule": float(PERIOD)}},
         conf={"redlock_beat_scheduler": "celery.beat:PersistentScheduler"},
     )
 
@@ -29,7 +29,7 @@ def world(make_world: MakeWorld) -> World:
 def beat(world: World, tmp_path: Path) -> Beat:
     """A beat that has sent its first tick, and whose second is due in five seconds."""
     beat = world.beat("a", schedule_filename=str(tmp_path / "schedule"))
-    world.run(2 * HOUR - 5.5)
+    world.run(2 * PERIOD - 5.5)
     assert len(world.sent) == 1
     return beat
 
@@ -98,7 +98,7 @@ def test_a_record_that_fails_keeps_no_tick_from_being_sent(
         raise RuntimeError("a broken record")
 
     monkeypatch.setattr(ScheduleState, "record_sent", fail)
-    assert len(world.run(2 * HOUR)) == 2
+    assert len(world.run(2 * PERIOD)) == 2
     assert "a broken record" in caplog.text
 
 
@@ -107,4 +107,4 @@ def test_storing_runs_while_one_is_not_sent_repeats_none(world: World, beat: Bea
     world.run(60)
     beat.scheduler._inner.sync()
     world.publish_fails_with = lambda task: None
-    assert len(world.run(HOUR / 2)) == 1
+    assert len(world.run(PERIOD / 2)) == 1

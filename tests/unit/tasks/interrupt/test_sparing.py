@@ -189,7 +189,7 @@ def test_a_loss_that_meets_the_end_of_the_application_leaves_an_automatic_retry_
 
     retries = {"autoretry_for": (ValueError, LeaseLost), "retry_kwargs": {"countdown": 0}}
     task = job(bench, body, lock_key="{pause}", **retries)
-    requests = [bench.send(task, number * 1e-5) for number in range(150)]
+    requests = [bench.send(task, number * 3e-5) for number in range(50)]
     states = run(lambda: [bench.run(request).state for request in requests])
     assert set(states) == {"RETRY"}
 
