@@ -9,7 +9,7 @@ from celery_redlock.protocol.keys import META_PREFIX
 from evidence.chaos.checks import Violation
 from evidence.chaos.schedule import NODES
 from evidence.chaos.tasks.history import Left, TaskHistory, task_of
-from evidence.chaos.tasks.outcomes import GONE, outcome_of
+from evidence.chaos.tasks.outcomes import GONE, LOST_ON_ITS_WAY, outcome_of
 
 _RULE = "no key is taken when its task has ended"
 RULES = (_RULE,)
@@ -46,6 +46,16 @@ def check_leftovers(history: TaskHistory) -> Iterator[Violation]:
             f"{', '.join(sorted({left.value for left in copies}))}",
             lines=[line for call in calls for line in call.lines],
         )
+
+
+def lost_holders(history: TaskHistory) -> set[str]:
+    """Return the ids of messages that are gone and whose keys stand until they expire."""
+    holders = {task_of(left.value) for left in history.left}
+    return {
+        call.id
+        for call in history.calls.values()
+        if call.id in holders and call.accepted and outcome_of(history, call) in LOST_ON_ITS_WAY
+    }
 
 
 def _is_old(history: TaskHistory, left: Left) -> bool:

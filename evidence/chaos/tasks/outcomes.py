@@ -18,8 +18,10 @@ WAITING = "waiting"
 LOST = "lost"
 FAILED = "failed"
 
-#: What happened to work that nobody can finish any more, through no fault of the lock.
-GONE = (KILLED, IN_FLIGHT, WAITING)
+#: What no broker has any more and nobody has finished, through no fault of the lock.
+LOST_ON_ITS_WAY = (KILLED, IN_FLIGHT)
+#: The same, and what the broker still has at the end.
+GONE = (*LOST_ON_ITS_WAY, WAITING)
 
 #: Between the moment at which a message is in the queue and its arrival at a worker, in seconds.
 _ON_ITS_WAY = 5.0
