@@ -21,7 +21,7 @@ from evidence.chaos.tasks import duplicates, leftovers, order, outcomes
 from evidence.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
 from evidence.chaos.tasks.history import Body, TaskHistory
 from evidence.chaos.tasks.kinds import KINDS, TAKEN_AWAY
-from evidence.chaos.tasks.leftovers import check_leftovers, lost_holders
+from evidence.chaos.tasks.leftovers import check_leftovers, keys_of_lost
 from evidence.chaos.tasks.order import check_newest, check_once
 from evidence.chaos.tasks.outcomes import check_followers, check_outcomes, outcome_of
 
@@ -171,15 +171,15 @@ def _requeues(history: TaskHistory) -> Iterator[Event]:
 
 
 def check_drained(history: TaskHistory) -> Iterator[Violation]:
-    """All messages have been worked on but those whose key a message took with it."""
+    """No message is left but those that wait for the key of a message that was lost."""
     keys = {call.id: call.key for call in history.calls.values()}
-    taken = {keys[task_id] for task_id in lost_holders(history)}
+    taken = keys_of_lost(history)
     waiting = [task_id for task_id in history.waiting if keys.get(task_id) not in taken]
     if waiting:
-        of = ", ".join(sorted({keys.get(task_id, "no key") for task_id in waiting}))
+        wanted = ", ".join(sorted({keys.get(task_id, "no key") for task_id in waiting}))
         yield Violation(
             rule=_DRAINED_RULE,
-            what=f"{len(waiting)} messages are left, of {of}",
+            what=f"{len(waiting)} messages are left; they need {wanted}",
             lines=[
                 history.by_task[task_id][-1] for task_id in waiting if task_id in history.by_task
             ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from celery_redlock.protocol.keys import META_PREFIX
 from evidence.chaos.checks import Violation
@@ -24,20 +24,11 @@ _LOCKS = tuple(META_PREFIX + kind for kind in ("queued:", "running:"))
 
 def check_leftovers(history: TaskHistory) -> Iterator[Violation]:
     """No key keeps anybody away but what a killed worker took with it."""
-    excused = {
-        call.id
-        for call in history.calls.values()
-        if call.accepted and outcome_of(history, call) in GONE
-    }
-    found: dict[str, list[Left]] = defaultdict(list)
-    for left in history.left:
-        if left.key.startswith(META_PREFIX) and not left.key.startswith(_LOCKS):
-            continue
-        if task_of(left.value) not in excused and not _is_old(history, left):
-            found[left.key].append(left)
-    for key, copies in found.items():
-        if len({left.node for left in copies}) < _QUORUM:
-            continue
+    excused = _ids(history, GONE)
+    taken = _taken(
+        history, lambda left: task_of(left.value) not in excused and not _is_old(history, left)
+    )
+    for key, copies in taken.items():
         tasks = {task_of(left.value) for left in copies}
         calls = [call for call in history.calls.values() if call.id in tasks]
         yield Violation(
@@ -48,13 +39,34 @@ def check_leftovers(history: TaskHistory) -> Iterator[Violation]:
         )
 
 
-def lost_holders(history: TaskHistory) -> set[str]:
-    """Return the ids of messages that are gone and whose keys stand until they expire."""
-    holders = {task_of(left.value) for left in history.left}
+def keys_of_lost(history: TaskHistory) -> set[str]:
+    """Return the lock keys that stay taken because the message that holds them was lost."""
+    lost = _ids(history, LOST_ON_ITS_WAY)
+    taken = _taken(history, lambda left: task_of(left.value) in lost)
+    holders = {task_of(left.value) for copies in taken.values() for left in copies}
+    return {call.key for call in history.calls.values() if call.id in holders}
+
+
+def _ids(history: TaskHistory, outcomes: Collection[str]) -> set[str]:
+    """Return the task ids of accepted calls that came to one of these outcomes."""
     return {
         call.id
         for call in history.calls.values()
-        if call.id in holders and call.accepted and outcome_of(history, call) in LOST_ON_ITS_WAY
+        if call.accepted and outcome_of(history, call) in outcomes
+    }
+
+
+def _taken(history: TaskHistory, counts: Callable[[Left], bool]) -> dict[str, list[Left]]:
+    """Return the places of locks that a quorum has, each with those of its copies that count."""
+    found: dict[str, list[Left]] = defaultdict(list)
+    for left in history.left:
+        is_lock = left.key.startswith(_LOCKS) or not left.key.startswith(META_PREFIX)
+        if is_lock and counts(left):
+            found[left.key].append(left)
+    return {
+        key: copies
+        for key, copies in found.items()
+        if len({left.node for left in copies}) >= _QUORUM
     }
 
 

@@ -18,9 +18,9 @@ WAITING = "waiting"
 LOST = "lost"
 FAILED = "failed"
 
-#: What no broker has any more and nobody has finished, through no fault of the lock.
+#: Calls whose message was lost with a killed process, through no fault of the lock.
 LOST_ON_ITS_WAY = (KILLED, IN_FLIGHT)
-#: The same, and what the broker still has at the end.
+#: These, and calls whose message the broker still has at the end.
 GONE = (*LOST_ON_ITS_WAY, WAITING)
 
 #: Between the moment at which a message is in the queue and its arrival at a worker, in seconds.

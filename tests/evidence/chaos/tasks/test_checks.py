@@ -157,33 +157,6 @@ def test_a_message_that_the_broker_still_has_is_not_lost_but_not_drained():
     assert len(rules(check_drained(script.history()))) == 1
 
 
-def lost_with_its_worker() -> Script:
-    script = (
-        Script().send(1.0, "a").note(1.1, "received", "w0.1/1", id="id-a", task="chaos.executed")
-    )
-    return script.note(1.2, "killed", worker="w0.1")
-
-
-def test_a_message_whose_key_a_lost_message_holds_may_wait():
-    script = lost_with_its_worker().send(2.0, "b")
-    script.waiting.add("id-b")
-    script.left += on_a_quorum("redlock:k", "id-a")
-    assert rules(check_drained(script.history())) == []
-
-
-def test_a_message_whose_key_is_free_may_not_wait():
-    script = lost_with_its_worker().send(2.0, "b")
-    script.waiting.add("id-b")
-    assert len(rules(check_drained(script.history()))) == 1
-
-
-def test_a_message_may_not_wait_for_the_key_of_one_that_has_ended():
-    script = Script().send(1.0, "a").run(1.1, 1.2, "a").send(2.0, "b")
-    script.waiting.add("id-b")
-    script.left += on_a_quorum("redlock:k", "id-a")
-    assert len(rules(check_drained(script.history()))) == 1
-
-
 def test_a_call_whose_worker_was_killed_after_it_was_acknowledged_is_excused():
     script = Script().send(1.0, "a").run(1.1, None, "a")
     script.note(1.2, "killed", worker="w0.1")
@@ -519,6 +492,39 @@ def test_a_key_from_an_old_snapshot_is_excused_at_that_node_only():
     assert len(rules(check_leftovers(script.history()))) == 1
     script.note(2.0, "mended", kind="restart stale", nodes=[3])
     assert rules(check_leftovers(script.history())) == []
+
+
+def waits_behind_a_lost_message(*copies: Left) -> Script:
+    script = Script().send(1.0, "a").note(1.2, "killed", worker="w0.1").send(2.0, "b")
+    script.note(1.1, "received", "w0.1/1", id="id-a", task="chaos.executed")
+    script.waiting.add("id-b")
+    script.left += copies
+    return script
+
+
+def test_a_message_may_wait_for_the_key_of_a_lost_message():
+    script = waits_behind_a_lost_message(*on_a_quorum("redlock:k", "id-a"))
+    assert rules(check_drained(script.history())) == []
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [
+        [],
+        on_a_quorum("redlock:k", "id-a")[:2],
+        on_a_quorum(f"{META_PREFIX}message:x", "id-a"),
+    ],
+    ids=["free", "on a minority", "only a mark"],
+)
+def test_a_message_may_not_wait_for_a_free_key(copies: list[Left]):
+    assert len(rules(check_drained(waits_behind_a_lost_message(*copies).history()))) == 1
+
+
+def test_a_message_may_not_wait_for_the_key_of_one_that_has_ended():
+    script = Script().send(1.0, "a").run(1.1, 1.2, "a").send(2.0, "b")
+    script.waiting.add("id-b")
+    script.left += on_a_quorum("redlock:k", "id-a")
+    assert len(rules(check_drained(script.history()))) == 1
 
 
 def requeued(delay: float, came_after: float) -> TaskHistory:
