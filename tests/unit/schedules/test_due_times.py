@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from celery_redlock.schedules.due_times import due_times, latest_due, next_due, ran_already
 from celery_redlock.schedules.timeutils import to_us
+from tests.support.cases import first_of
 from tests.unit.tasks.ticks.simulated import at
 
 LONG_AGO = at("1990-01-01")
@@ -194,13 +195,13 @@ SITES = [(50.1, 8.7), (-33.9, 151.2), (40.7, -74.0), (0.0, 179.9), (59.0, 25.0)]
 EVENTS = ["sunrise", "sunset", "solar_noon", "dawn_civil"]
 
 
-@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("site", first_of(SITES))
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_event_of_the_sun_is_one_moment_wherever_its_search_began(
     event: str, site: tuple[float, float]
 ) -> None:
     found = of(solar, event, *site)
-    for day in range(0, 360, 90):
+    for day in range(0, 360, 30):
         due = latest_due(found, LONG_AGO, at("2026-01-01") + timedelta(days=day))
         later = (datetime.fromtimestamp(due + hours * 3600, UTC) for hours in range(22))
         assert {latest_due(found, LONG_AGO, now) for now in later} == {due}

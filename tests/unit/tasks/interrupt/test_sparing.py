@@ -13,6 +13,7 @@ import pytest
 from celery.exceptions import Retry
 
 from celery_redlock.errors import LeaseLost
+from tests.support.cases import first_of
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT
 from tests.unit.tasks.jobs import job
@@ -177,8 +178,9 @@ def test_a_body_goes_on_to_be_interrupted_where_it_has_no_retry_left(
 
 
 @both
+@pytest.mark.parametrize("first", first_of(range(3)))
 def test_a_loss_that_meets_the_end_of_the_application_leaves_an_automatic_retry_alone(
-    bench: Bench, run: Callable[..., Any]
+    bench: Bench, run: Callable[..., Any], first: int
 ) -> None:
     # Either the body is interrupted, and LeaseLost is its outcome, or Celery retries: nothing
     # strikes in between, where Celery looks at what the application has raised.
@@ -189,7 +191,7 @@ def test_a_loss_that_meets_the_end_of_the_application_leaves_an_automatic_retry_
 
     retries = {"autoretry_for": (ValueError, LeaseLost), "retry_kwargs": {"countdown": 0}}
     task = job(bench, body, lock_key="{pause}", **retries)
-    requests = [bench.send(task, number * 3e-5) for number in range(50)]
+    requests = [bench.send(task, number * 1e-5) for number in range(first, 150, 3)]
     states = run(lambda: [bench.run(request).state for request in requests])
     assert set(states) == {"RETRY"}
 

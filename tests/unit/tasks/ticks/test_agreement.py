@@ -36,7 +36,7 @@ SCHEDULES = [
     pytest.param(schedule(HOUR, relative=True), 9 * HOUR, id="relative"),
     pytest.param(crontab(), HOUR, id="crontab"),
     pytest.param(crontab("*/20", "*/2"), 12 * HOUR, id="some-hours"),
-    pytest.param(solar("sunset", 50, 8), 48 * HOUR, id="solar"),
+    pytest.param(solar("sunset", 50, 8), 72 * HOUR, id="solar"),
     pytest.param(Aligned(), 100, id="own"),
 ]
 
