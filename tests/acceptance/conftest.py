@@ -34,8 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A process that runs a part of them then starts few workers.
     """
-    here = Path(__file__).parent
-    places = [place for place, item in enumerate(items) if here in item.path.parents]
+    here = f"{Path(__file__).parent}{os.sep}"
+    places = [place for place, item in enumerate(items) if str(item.path).startswith(here)]
     ours = sorted((items[place] for place in places), key=_pool_number)
     seen: set[tuple[Any, ...]] = set()
     for place, item in zip(places, ours, strict=True):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as ET
 
 import click
@@ -50,19 +49,23 @@ REPOSITORY_PAGES = [
 REFERENCE = "".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_has_an_entry(name: str) -> None:
-    assert f"## `lock_{name}`" in reference.option_sections()
+def missing(names: Iterable[str], entry: str, text: str) -> list[str]:
+    """Return the names that have no entry in a text."""
+    return [name for name in names if entry.format(name) not in text]
 
 
-@pytest.mark.parametrize("name", [*CHECKS, *SELF_DESCRIBING_CHECKS])
-def test_every_setting_has_an_entry(name: str) -> None:
-    assert f"## `redlock_{name}`" in reference.setting_sections()
+def test_every_option_has_an_entry() -> None:
+    assert not missing(OPTIONS, "## `lock_{}`", reference.option_sections())
 
 
-@pytest.mark.parametrize("entry", [*described.options(), *described.settings()])
-def test_every_description_is_sentences(entry) -> None:
-    assert re.fullmatch(r"(?s)[A-Z`].{15,}\.", entry.text), entry
+def test_every_setting_has_an_entry() -> None:
+    names = (*CHECKS, *SELF_DESCRIBING_CHECKS)
+    assert not missing(names, "## `redlock_{}`", reference.setting_sections())
+
+
+def test_every_description_is_sentences() -> None:
+    entries = [*described.options(), *described.settings()]
+    assert not [each for each in entries if not re.fullmatch(r"(?s)[A-Z`].{15,}\.", each.text)]
 
 
 def test_an_option_without_a_description_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,42 +129,36 @@ def test_a_description_names_every_choice(choices: str) -> None:
     assert all(f"`{choice}`" in option.text for choice in re.findall("`(.+?)`", option.takes))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_has_a_row_and_a_bar(mode: str) -> None:
-    assert f"| `{mode}` |" in reference.mode_table()
-    assert f"{mode}: " in DIAGRAMS["modes"]()
+def test_every_mode_has_a_row_and_a_bar() -> None:
+    assert not missing(MODES, "| `{}` |", reference.mode_table())
+    assert not missing(MODES, "{}: ", DIAGRAMS["modes"]())
 
 
-@pytest.fixture(scope="module")
-def rule_tables() -> str:
-    # Read from the source of every function that decides: too slow to be done for each row.
-    return reference.rule_tables()
+def test_every_rule_has_a_row() -> None:
+    rules = [
+        row.name
+        for module in (rules_publish, arrival, ending)
+        for table in vars(module).values()
+        if isinstance(table, tuple)
+        for row in table
+        if isinstance(row, Row)
+    ]
+    assert rules
+    assert not missing(rules, "| {} | ", reference.rule_tables())
 
 
-RULES = [
-    row
-    for module in (rules_publish, arrival, ending)
-    for table in vars(module).values()
-    if isinstance(table, tuple)
-    for row in table
-    if isinstance(row, Row)
-]
+def test_every_error_has_an_entry() -> None:
+    assert not missing(reference.error_names(), "### `{}`\n", reference.error_entries())
 
 
-@pytest.mark.parametrize("row", RULES, ids=lambda row: row.name)
-def test_every_rule_has_a_row(row: Row[Any, Any], rule_tables: str) -> None:
-    assert f"| {row.name} | " in rule_tables
+def test_every_error_is_in_the_tree() -> None:
+    tree = reference.error_tree()
+    links = (f"[`{name}`](#{name.lower()})" for name in reference.error_names())
+    assert not missing(links, "{}", tree)
 
 
-@pytest.mark.parametrize("name", reference.error_names())
-def test_every_error_has_an_entry(name: str) -> None:
-    assert f"### `{name}`\n" in reference.error_entries()
-    assert f"[`{name}`](#{name.lower()})" in reference.error_tree()
-
-
-@pytest.mark.parametrize("name", signals.__all__)
-def test_every_signal_has_a_row(name: str) -> None:
-    assert f"| `{name}` |" in reference.signal_tables()
+def test_every_signal_has_a_row() -> None:
+    assert not missing(signals.__all__, "| `{}` |", reference.signal_tables())
 
 
 def test_every_log_event_has_a_row() -> None:
@@ -175,11 +172,11 @@ def test_a_log_event_is_shown_with_its_text_and_fields() -> None:
     assert row in reference.log_tables()
 
 
-@pytest.mark.parametrize("name", reference.remedies())
-def test_what_troubleshooting_names_links_there(name: str) -> None:
-    link = f"({reference.remedies()[name]})"
-    section = reference.error_entries().partition(f"### `{name}`\n")[2].partition("\n### ")[0]
-    assert f"[`{name}`]{link}" in reference.log_tables() or link in section
+def test_what_troubleshooting_names_links_there() -> None:
+    events, errors = reference.log_tables(), reference.error_entries()
+    for name, remedy in reference.remedies().items():
+        section = errors.partition(f"### `{name}`\n")[2].partition("\n### ")[0]
+        assert f"[`{name}`]({remedy})" in events or f"({remedy})" in section, name
 
 
 @pytest.mark.parametrize(
@@ -212,30 +209,23 @@ def test_every_command_and_argument_has_an_entry() -> None:
             assert entry in entries
 
 
-@pytest.mark.parametrize("name", plugin.__all__)
-def test_every_fixture_has_an_entry(name: str) -> None:
-    assert f"### `{name}`\n" in reference.fixtures()
+def test_every_fixture_has_an_entry() -> None:
+    assert not missing(plugin.__all__, "### `{}`\n", reference.fixtures())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            name
-            for name in celery_redlock.__all__
-            if name not in ("__version__", *reference.error_names())
-        ),
+def test_every_public_name_is_in_the_reference() -> None:
+    elsewhere = {"__version__", *reference.error_names()}
+    names = [
+        *(name for name in celery_redlock.__all__ if name not in elsewhere),
         *(f"fencing.{name}" for name in fencing.__all__),
         *(f"testing.{name}" for name in testing.__all__),
-    ],
-)
-def test_every_public_name_is_in_the_reference(name: str) -> None:
-    assert f"### `{name}`\n" in REFERENCE
+    ]
+    assert not missing(names, "### `{}`\n", REFERENCE)
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*/README.md")))
-def test_every_example_has_an_entry(example: Path) -> None:
-    assert f"`examples/{example.parent.name}`" in reference.examples()
+def test_every_example_has_an_entry() -> None:
+    names = (readme.parent.name for readme in (ROOT / "examples").glob("*/README.md"))
+    assert not missing(names, "`examples/{}`", reference.examples())
 
 
 @pytest.mark.parametrize("diagram", DIAGRAMS)
@@ -274,9 +264,8 @@ def test_the_chart_of_goals_has_each_label_whole() -> None:
     assert [what for what in with_a_goal if what not in drawn] == []
 
 
-@pytest.mark.parametrize("row", measured.comparisons(), ids=lambda row: row.what)
-def test_a_row_of_the_benchmark_can_be_read_alone(row: measured.Comparison) -> None:
-    assert "…" not in row.what
+def test_each_row_of_the_benchmark_can_be_read_alone() -> None:
+    assert not [row.what for row in measured.comparisons() if "…" in row.what]
 
 
 def test_the_speed_page_begins_with_what_a_lock_adds_to_a_task() -> None:
@@ -299,9 +288,9 @@ def test_words_fit_into_the_boxes_of_a_problem(picture: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("picture", ["two-bodies", "late-write", "double-click"])
-def test_the_landing_page_shows_each_problem(picture: str) -> None:
-    assert f"](images/{picture}.svg)" in (DOCS / "index.md").read_text()
+def test_the_landing_page_shows_each_problem() -> None:
+    page = (DOCS / "index.md").read_text()
+    assert not missing(("two-bodies", "late-write", "double-click"), "](images/{}.svg)", page)
 
 
 @pytest.mark.parametrize("path", repository.files(), ids=lambda path: path.name)
@@ -309,24 +298,21 @@ def test_what_is_made_from_the_code_is_up_to_date(path: Path) -> None:
     assert path.read_text() == repository.files()[path](), "run: make reference"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_every_name_is_found_in_the_repository() -> None:
+    names = [
         *(f"lock_{name}" for name in OPTIONS),
         *(f"redlock_{name}" for name in (*CHECKS, *SELF_DESCRIBING_CHECKS)),
         *reference.error_names(),
         *signals.__all__,
         *(f"celery-redlock {name}" for name in redlock.commands),
         *(event.code for event in log_events.log_events()),
-    ],
-)
-def test_every_name_is_found_in_the_repository(name: str) -> None:
-    assert f"`{name}`" in REFERENCE
+    ]
+    assert not missing(names, "`{}`", REFERENCE)
 
 
-@pytest.mark.parametrize("event", MonitorEvent)
-def test_every_event_for_monitors_has_a_row(event: MonitorEvent) -> None:
-    assert f"| `{event}` |" in (DOCS / "how-to" / "observe-locks.md").read_text()
+def test_every_event_for_monitors_has_a_row() -> None:
+    page = (DOCS / "how-to" / "observe-locks.md").read_text()
+    assert not missing(MonitorEvent, "| `{}` |", page)
 
 
 def test_an_option_in_no_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,10 +353,10 @@ def test_an_index_lists_the_pages_of_its_folder_and_the_indexes_below() -> None:
     assert listed == ["fencing", "decisions/README"]
 
 
-@pytest.mark.parametrize("page", REPOSITORY_PAGES, ids=lambda page: os.path.relpath(page, ROOT))
-def test_a_page_has_nothing_that_only_the_site_understands(page: Path) -> None:
+def test_pages_have_nothing_that_only_the_site_understands() -> None:
     only_the_site = r"^ *(?:`{3,}|:{3,})\{.*|\{(?:py:\w+|ref|doc|term)\}`.*|^\([\w-]+\)=$|^: .*"
-    assert re.findall(only_the_site, page.read_text(), flags=re.MULTILINE) == []
+    for page in REPOSITORY_PAGES:
+        assert re.findall(only_the_site, page.read_text(), flags=re.MULTILINE) == [], page
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:

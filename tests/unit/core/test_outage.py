@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-
 from celery_redlock.core.outage import (
     NODE_MOVES,
     QUORUM_MOVES,
@@ -48,15 +46,19 @@ def test_the_tables_have_a_row_for_every_state_and_sign() -> None:
     assert set(NODE_MOVES) == set(itertools.product(Node, Seen))
 
 
-@pytest.mark.parametrize("steps", list(itertools.product(STEPS, repeat=5)), ids="-".join)
-def test_the_loss_and_the_return_of_a_quorum_take_turns(steps: tuple[str, ...]) -> None:
-    outage = Outage()
-    changed = [change for at, kind in enumerate(steps) for change in step(outage, float(at), kind)]
-    logged = [change for change in changed if change in (Change.QUORUM_LOST, Change.QUORUM_BACK)]
-    expected = itertools.cycle((Change.QUORUM_LOST, Change.QUORUM_BACK))
-    assert logged == [change for _, change in zip(logged, expected, strict=False)]
-    is_lost = outage.quorum in (Quorum.LOST, Quorum.UNMET)
-    assert is_lost == (logged[-1:] == [Change.QUORUM_LOST])
+def test_the_loss_and_the_return_of_a_quorum_take_turns() -> None:
+    for steps in itertools.product(STEPS, repeat=5):
+        outage = Outage()
+        logged = [
+            change
+            for at, kind in enumerate(steps)
+            for change in step(outage, float(at), kind)
+            if change in (Change.QUORUM_LOST, Change.QUORUM_BACK)
+        ]
+        expected = itertools.cycle((Change.QUORUM_LOST, Change.QUORUM_BACK))
+        assert logged == [change for _, change in zip(logged, expected, strict=False)], steps
+        is_lost = outage.quorum in (Quorum.LOST, Quorum.UNMET)
+        assert is_lost == (logged[-1:] == [Change.QUORUM_LOST]), steps
 
 
 def test_a_task_without_a_quorum_is_logged_at_once_and_only_the_first() -> None:
