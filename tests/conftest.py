@@ -26,8 +26,39 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Look for garbage again, and only in what the tests make."""
+    _known_handlers.update(_handlers())
     gc.freeze()
     gc.enable()
+
+
+#: Handlers of signals that were connected when test modules were imported.
+_known_handlers: set[str] = set()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let no handler outlive its module: it would be called for the tasks of all later tests."""
+    if nextitem is None or nextitem.path != item.path:
+        left = _handlers() - _known_handlers
+        _known_handlers.update(left)
+        assert not left, f"{item.path.name} leaves handlers of signals: {', '.join(sorted(left))}"
+
+
+def _handlers() -> set[str]:
+    """Return the handlers of tests that stay until they are disconnected, each with its signal."""
+    from celery import signals
+    from celery.utils.dispatch import Signal
+
+    from celery_redlock import signals as redlock_signals
+
+    return {
+        f"{name} calls {handler.__qualname__}"
+        for module in (signals, redlock_signals)
+        for name, signal in vars(module).items()
+        if isinstance(signal, Signal)
+        for _, handler in signal.receivers or ()
+        if getattr(handler, "__module__", "").startswith("tests.")
+    }
 
 
 def _heed_interrupts() -> None:

@@ -41,9 +41,8 @@ THREADS = 4
 FAR_NODES = (3, 4)
 
 
-def make_app(store: str, nodes: list[str], grace: float) -> Celery:
-    """Return an app with one task, whose settled messages are counted: run, or skipped."""
-    expiry.PUBLISH_GRACE = grace
+def make_app(store: str, nodes: list[str]) -> Celery:
+    """Return an app with one task."""
     app = Celery("load", broker=f"{store}/0", set_as_current=False)
     app.conf.update(
         redlock_nodes=nodes,
@@ -52,15 +51,8 @@ def make_app(store: str, nodes: list[str], grace: float) -> Celery:
         broker_connection_retry_on_startup=True,
         worker_enable_remote_control=False,
     )
-    counted = redis.Redis.from_url(f"{store}/2")
 
     def run(key: str) -> None: ...
-
-    def count(state: str | None = None, **_: object) -> None:
-        if state == "SUCCESS":
-            counted.incr("ended")
-
-    task_postrun.connect(count, weak=False)
 
     app.task(
         name="load.run",
@@ -73,8 +65,31 @@ def make_app(store: str, nodes: list[str], grace: float) -> Celery:
     return app
 
 
+def make_worker_app(store: str, nodes: list[str], grace: float) -> Celery:
+    """Return the worker's app; it counts the messages that are settled: run, or skipped."""
+    expiry.PUBLISH_GRACE = grace
+    counted = redis.Redis.from_url(f"{store}/2")
+
+    def count(state: str | None = None, **_: object) -> None:
+        if state == "SUCCESS":
+            counted.incr("ended")
+
+    task_postrun.connect(count, weak=False)
+    return make_app(store, nodes)
+
+
+@contextmanager
+def publish_grace(seconds: float) -> Iterator[None]:
+    """Have this process publish with another grace."""
+    usual, expiry.PUBLISH_GRACE = expiry.PUBLISH_GRACE, seconds
+    try:
+        yield
+    finally:
+        expiry.PUBLISH_GRACE = usual
+
+
 if STAGE in os.environ:
-    app = make_app(**json.loads(os.environ[STAGE]))
+    app = make_worker_app(**json.loads(os.environ[STAGE]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +194,14 @@ def leftovers(cluster: LocalCluster) -> tuple[dict[str, list[int]], float]:
 
 def run(*, seconds: float, most: int, far: float, grace: float) -> Found:
     """Publish, look, kill a node, publish again."""
-    with LocalCluster(1, armed=False) as broker, LocalCluster(5, proxy=True) as cluster:
+    with (
+        publish_grace(grace),
+        LocalCluster(1, armed=False) as broker,
+        LocalCluster(5, proxy=True) as cluster,
+    ):
         store = broker.urls[0].removesuffix("/0")
         counted = redis.Redis.from_url(f"{store}/2")
-        publisher = Publisher(make_app(store, cluster.urls, grace))
+        publisher = Publisher(make_app(store, cluster.urls))
         unlocked_before = unlocked()
         for node in FAR_NODES if far else ():
             cluster.delay(node, far)
