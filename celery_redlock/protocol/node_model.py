@@ -190,6 +190,9 @@ LOOKED_AT = 99
 #: Microseconds within which a woken waiter retries; one that has not counts as gone.
 COMES_WITHIN_US = 250_000
 
+#: Most waiters that a release wakes beyond those that it needs, two for each that counts as gone.
+MORE_FOR_LATE = 16
+
 #: Microseconds for which woken waiters go before others, where there is no order.
 START_US = 10_000
 
@@ -602,7 +605,7 @@ class ModelNode:
         queue = self._wait_queue(key, now_us)
         places = _Limit(slots).slots_of(key) if slots else ()
         free = sum(self.owner(place, now_us) is None for place in places) if slots else 1
-        wanted = free + 1
+        wanted, more = free + 1, MORE_FOR_LATE
         for name in queue.first(wanted + LOOKED_AT + 1):
             if not wanted:
                 return
@@ -610,6 +613,8 @@ class ModelNode:
             if at is not None and now_us - at > COMES_WITHIN_US:
                 queue.forget(name)
                 self.published.append((key, name))
+                if more:
+                    wanted, more = wanted + 2, more - 2
                 continue
             if at is None:
                 self._wake_one(key, name, now_us)

@@ -321,12 +321,26 @@ WAITING = (
     ),
     fault(
         "those that are gone keep the others asleep",
-        tested("test_those_that_do_not_come_are_woken_once_more_and_others_beside_them"),
+        tested("test_for_each_that_does_not_come_two_others_are_woken"),
         (
             "protocol/lua/wait_queue.lua::wake",
             "publish(key, waiters[i])",
             "publish(key, waiters[i])\nwanted = wanted - 1",
         ),
+    ),
+    fault(
+        "a release wakes no more than usual where some did not come",
+        tested("test_for_each_that_does_not_come_two_others_are_woken"),
+        (
+            "protocol/lua/wait_queue.lua::wake",
+            "if more > 0 then wanted, more = wanted + 2, more - 2 end",
+            "",
+        ),
+    ),
+    fault(
+        "a release wakes two more for each that did not come, without end",
+        tested("test_of_a_crowd_that_does_not_come_each_release_passes_more"),
+        ("protocol/lua/wait_queue.lua::wake", "more - 2", "more"),
     ),
     fault(
         "a crowd of those that are gone goes first, one after the other",

@@ -54,12 +54,13 @@ end
 -- Wake the waiters that come first, until one more is on its way than the key has free
 -- slots (0: an ordinary key, which is free), because the first may be gone. One that has not come
 -- within 250 ms is woken once more and forgotten; a worker that has its message enters it again.
+-- For each of those, two others are woken, at most 16: a crowd that is gone is passed soon.
 -- While the key is paused, they would come in vain, and are not woken.
 local function wake(key, slots)
   local queue = queue_of(key)
   if not redis.pcall('ZRANGE', queue, 0, 0)[1] or paused_for(key) then return end
   local time = redis.call('TIME')
-  local now, wanted = time[1] * 1000000 + time[2], 2
+  local now, wanted, more = time[1] * 1000000 + time[2], 2, 16
   if slots > 0 then
     wanted = 1
     local holders = redis.call('MGET', unpack(slots_of(key, slots)))
@@ -74,6 +75,7 @@ local function wake(key, slots)
     if at and now - at > COMES_WITHIN then
       forget(key, waiters[i])
       publish(key, waiters[i])
+      if more > 0 then wanted, more = wanted + 2, more - 2 end
     else
       if not at then wake_one(key, waiters[i], now) end
       wanted = wanted - 1

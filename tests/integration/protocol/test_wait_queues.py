@@ -15,7 +15,12 @@ from celery_redlock.protocol.keys import (
     wait_queue_key,
     wake_channel,
 )
-from celery_redlock.protocol.node_model import COMES_WITHIN_US, MAX_WAITERS, START_US
+from celery_redlock.protocol.node_model import (
+    COMES_WITHIN_US,
+    MAX_WAITERS,
+    MORE_FOR_LATE,
+    START_US,
+)
 from celery_redlock.protocol.votes import Granted, Refused, Vote
 from tests.support.commands import acquire, forget_waiter, release
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
@@ -250,14 +255,28 @@ def test_while_those_that_were_woken_are_on_their_way_no_others_are_woken(held: 
     assert [name for _, name in played_within(held, COMES_WITHIN_US, scene)] == ["w0", "w1"]
 
 
-def test_those_that_do_not_come_are_woken_once_more_and_others_beside_them(held: Nodes) -> None:
+def test_for_each_that_does_not_come_two_others_are_woken(held: Nodes) -> None:
     for at in range(9):
         ask(held, f"w{at}", since=at)
     end(held, "holder")
     held.put(0, "key", "another")
     pass_time(held, COMES_WITHIN_US)
     end(held, "another")
-    assert [name for _, name in held.woken(0)] == ["w0", "w1", "w0", "w1", "w2", "w3"]
+    late, others = ["w0", "w1"], [f"w{at}" for at in range(2, 8)]
+    assert [name for _, name in held.woken(0)] == [*late, *late, *others]
+
+
+def test_of_a_crowd_that_does_not_come_each_release_passes_more(held: Nodes) -> None:
+    for at in range(45):
+        ask(held, f"gone{at}", since=at)
+    passed = []
+    for _ in range(4):
+        end(held, "holder")
+        passed.append(len(held.woken(0)))
+        held.put(0, "key", "holder")
+        pass_time(held, COMES_WITHIN_US)
+    # Those that have not come, once more, and others: as many as are needed and two for each.
+    assert passed == [2, 2 + 6, 6 + 14, 14 + 2 + MORE_FOR_LATE]
 
 
 def test_a_waiter_that_lacks_another_key_wakes_the_next_in_its_place(held: Nodes) -> None:
