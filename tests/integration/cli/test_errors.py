@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -11,6 +10,7 @@ import pytest
 
 from celery_redlock.cli import locks, main
 from celery_redlock.testing import LocalCluster
+from tests.support import forked
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def test_nothing_that_nodes_have_controls_the_terminal(
 
 
 def test_a_full_disk_is_one_line() -> None:
-    command = [sys.executable, "-m", "celery_redlock", "list", "--nodes", "memory://a"]
+    command = ("-m", "celery_redlock", "list", "--nodes", "memory://a")
     with open("/dev/full", "w") as full:
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        ended = forked.run(*command, check=False, stdout=full.fileno())
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "No space left" in line

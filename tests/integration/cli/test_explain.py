@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import forked
 
 ROOT = Path(__file__).resolve().parents[3]
 NODES = ",".join(f"redis://lock{n}.invalid:6379" for n in range(5))
@@ -54,9 +54,8 @@ TASKS = [
 
 def explained(app: str, task: str, *words: str, cwd: Path = ROOT, **environment: str) -> Any:
     """Run the command as a user does, and return its JSON object."""
-    command = [sys.executable, "-m", "celery_redlock", "-A", app, "explain", task, *words]
-    ended = subprocess.run(
-        [*command, "--json"],
+    ended = forked.run(
+        *("-m", "celery_redlock", "-A", app, "explain", task, *words, "--json"),
         cwd=cwd,
         env={
             **os.environ,
@@ -67,11 +66,7 @@ def explained(app: str, task: str, *words: str, cwd: Path = ROOT, **environment:
             "DEMO_DIRECTORY": str(cwd),
             **environment,
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 

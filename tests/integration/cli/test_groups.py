@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +11,7 @@ import pytest
 from celery_redlock import QuorumUnavailable, Redlock
 from celery_redlock.cli import main
 from celery_redlock.testing import LocalSentinel
+from tests.support import forked
 from tests.support.waiting import wait_until
 
 
@@ -111,16 +109,9 @@ def test_a_key_is_paused_and_resumed(groups: LocalSentinel) -> None:
 
 def test_watch_shows_groups_and_their_locks(groups: LocalSentinel) -> None:
     with Redlock(groups.urls) as redlock, redlock.lock("report"):
-        command = [sys.executable, "-m", "celery_redlock", "watch", "--json"]
-        with subprocess.Popen(
-            [*command, "--nodes", ",".join(groups.urls)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-        ) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            process.terminate()
+        command = ("-m", "celery_redlock", "watch", "--json", "--nodes", ",".join(groups.urls))
+        with forked.reading(*command) as (_, printed):
+            line = printed.readline()
     nodes = json.loads(line)["nodes"]
     assert [(node["url"], node["reachable"]) for node in nodes] == [
         (url, True) for url in groups.urls

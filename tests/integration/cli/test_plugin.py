@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
+
+from tests.support import forked
 
 # A process of its own: in that of the tests the package is loaded.
 COMMAND = """
@@ -37,12 +37,8 @@ UNIQUE = {"redlock_tasks": {"vendor.*": {"lock_key": True, "lock_mode": "until_e
 
 def started(conf: dict[str, Any], *imports: str) -> dict[str, Any]:
     """Start the process, and tell what it did with the task."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, json.dumps({"conf": conf, "imports": imports})],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    given = json.dumps({"conf": conf, "imports": imports})
+    done = forked.run("-c", COMMAND, given, loaded=forked.CELERY)
     told: dict[str, Any] = json.loads(done.stdout)
     return {**told, "log": done.stderr}
 
@@ -87,5 +83,5 @@ signals.worker_init.send(sender=app.WorkController)
 classes = [cls.__name__ for cls in type(app.tasks["vendor.report"]).__mro__]
 print("RedlockTask" in classes, len(app.steps["worker"]))
 """
-    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, check=True)
+    done = forked.run("-c", late, loaded=forked.CELERY)
     assert done.stdout == "True 2\n"

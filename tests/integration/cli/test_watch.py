@@ -7,8 +7,6 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +15,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.cli import main
 from celery_redlock.testing import LocalCluster
+from tests.support import forked
 from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -28,11 +27,8 @@ class Watching:
         self._own, theirs = pty.openpty()
         os.set_blocking(self._own, False)
         self.printed = ""
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "celery_redlock", "watch", "--every=0.1"),
-                *("--nodes", ",".join(nodes.urls)),
-            ],
+        self.process = forked.start(
+            *("-m", "celery_redlock", "watch", "--every=0.1", "--nodes", ",".join(nodes.urls)),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -54,22 +50,18 @@ class Watching:
         os.write(self._own, key.encode())
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.end()
         os.close(self._own)
 
 
 @contextlib.contextmanager
 def looks(nodes: LocalCluster, text: str) -> Iterator[Iterator[str]]:
     """Give the lines of the command that prints JSON."""
-    command = [*(sys.executable, "-m", "celery_redlock", "watch", text), "--json", "--every=0.1"]
-    with subprocess.Popen(
-        [*command, "--nodes", ",".join(nodes.urls)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        yield iter(process.stdout)
+    command = ("-m", "celery_redlock", "watch", text, "--json", "--every=0.1")
+    with forked.reading(*command, "--nodes", ",".join(nodes.urls)) as (process, printed):
+        yield iter(printed)
         process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT) == 0
+        assert process.wait() == 0
 
 
 def client(cluster: LocalCluster) -> Redlock:

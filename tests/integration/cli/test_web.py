@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,27 +14,19 @@ from urllib.request import urlopen
 import pytest
 
 from celery_redlock.cli import main
+from tests.support import forked
+from tests.support.forked import Program
 from tests.support.waiting import TIMEOUT
 
 MODULES = ["starlette", "uvicorn"]
 
 
 @contextmanager
-def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running(*options: str) -> Iterator[tuple[Program, str]]:
     """Give the command, and the line that it prints first."""
-    command = [sys.executable, "-m", "celery_redlock", "web", "--nodes", "memory://a", *options]
-    with subprocess.Popen(
-        [*command, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process, process.stdout.readline()
-        finally:
-            process.kill()
+    command = ("-m", "celery_redlock", "web", "--nodes", "memory://a", *options)
+    with forked.reading(*command, "--port", "0") as (process, printed):
+        yield process, printed.readline()
 
 
 def test_it_prints_its_address_serves_and_ends_when_interrupted() -> None:
@@ -46,7 +36,7 @@ def test_it_prints_its_address_serves_and_ends_when_interrupted() -> None:
         with urlopen(address, timeout=TIMEOUT) as answer:
             assert answer.status == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT) == 0
+        assert process.wait() == 0
 
 
 def test_json_has_the_address() -> None:

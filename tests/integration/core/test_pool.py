@@ -1,33 +1,9 @@
-"""Calls that a coroutine makes in threads, and what becomes of them when it is cancelled."""
+"""Calls that a coroutine makes in threads, and what becomes of them when its program ends."""
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
-
-from celery_redlock.core.aio.pool import CallPool
-
-NUMBER = 3
-
-
-@pytest.fixture
-def pool() -> Iterator[CallPool]:
-    pool = CallPool(NUMBER)
-    yield pool
-    pool.close(wait=True)
-
-
-async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait until it has ended so."""
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
 
 EXITING = """
 import asyncio, concurrent.futures.thread, threading, time

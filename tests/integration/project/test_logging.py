@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support import forked
 
 PREAMBLE = """
 import logging, logging.config
@@ -47,12 +46,7 @@ SETUPS = {
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
 def test_a_warning_is_shown_once_however_logging_is_set_up(setup: str) -> None:
-    process = subprocess.run(
-        [sys.executable, "-c", "\n".join((PREAMBLE, setup, LINES))],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    process = forked.run("-c", "\n".join((PREAMBLE, setup, LINES)))
 
     assert process.stderr.count("a line of celery_redlock.tasks.") == 1
     assert process.stderr.count("a line of celery_redlock.transport.") == 1

@@ -6,8 +6,6 @@ import itertools
 import logging
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +21,7 @@ from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.publish import node_reports
 from celery_redlock.testing import LocalCluster
+from tests.support import forked
 from tests.support.events import counters
 from tests.support.signals import kept_handlers
 from tests.support.waiting import wait_until
@@ -265,20 +264,13 @@ job.delay(1)
 def test_a_script_that_configures_nothing_prints_that_its_message_has_no_lock(
     refused: list[str],
 ) -> None:
-    script = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *refused], capture_output=True, text=True, check=True
-    )
+    script = forked.run("-c", SCRIPT, *refused)
     assert script.stderr.count("is sent without its lock") == 1
     assert "refused" in script.stderr
 
 
 def test_a_script_whose_password_is_wrong_ends_with_the_reason(guarded: LocalCluster) -> None:
-    script = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *map(wrong, guarded.urls)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = forked.run("-c", SCRIPT, *map(wrong, guarded.urls), check=False)
     assert script.returncode == 1
     assert "ConfigurationError: Lock nodes cannot be used: " in script.stderr
     assert "sesame" not in script.stderr

@@ -23,6 +23,7 @@ from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
 from celery_redlock.transport.redis.channel import RedisChannel
+from tests.support import forked
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -192,6 +193,7 @@ def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_
 PUBLISHER = """
 import os, sys
 from celery_redlock.tasks.message import expiry
+from tests.support import forked
 from tests.support.tasks import Bench
 bench = Bench(redlock_nodes=sys.argv[1:])
 bench.app.amqp.send_task_message = lambda *args, **options: os._exit(9)
@@ -205,9 +207,7 @@ def test_a_publisher_that_dies_before_the_message_is_out_blocks_the_key_for_the_
     bench: Bench, redlock_cluster: LocalCluster
 ) -> None:
     task = declare(bench)
-    publisher = subprocess.run(
-        [sys.executable, "-c", PUBLISHER, *redlock_cluster.urls], timeout=2 * TIMEOUT
-    )
+    publisher = forked.run("-c", PUBLISHER, *redlock_cluster.urls, check=False)
     assert publisher.returncode == 9
     holder = task.lock_holder()
     assert holder is None or holder.expires_in <= 2
@@ -236,6 +236,7 @@ def test_a_forked_publisher_has_connections_of_its_own(
 GREENLETS = """
 from gevent import monkey; monkey.patch_all()
 import sys, gevent
+from tests.support import forked
 from tests.support.tasks import Bench
 bench = Bench(redlock_nodes=sys.argv[1:], redlock_node_timeout=5.0)
 task = bench.task(lambda: None, lock_key="k", lock_mode="until_executed")

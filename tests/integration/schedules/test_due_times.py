@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from typing import Any
 
 import pytest
-from celery import Celery
 
-
-def of(kind: Any, *args: Any, zone: str | None = None, utc: bool = True, **options: Any) -> Any:
-    """Make a schedule of an app in this zone."""
-    app = Celery("dues", set_as_current=False)
-    app.conf.update(timezone=zone, enable_utc=utc)
-    return kind(*args, app=app, **options)
-
-
-# Crontabs
-
+from tests.support import forked
 
 HOST_CLOCK = """
 from datetime import UTC, datetime
@@ -37,23 +24,5 @@ print(datetime.fromtimestamp(due, UTC).isoformat())
 @pytest.mark.parametrize(("zone", "hour"), [("America/New_York", 16), ("Europe/Berlin", 11)])
 def test_without_utc_and_without_a_zone_the_hosts_clock_counts(zone: str, hour: int) -> None:
     # In a process of its own: the zone of a process is looked up once.
-    ran = subprocess.run(
-        [sys.executable, "-c", HOST_CLOCK],
-        env={**os.environ, "TZ": zone},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = forked.run("-c", HOST_CLOCK, env={**os.environ, "TZ": zone})
     assert ran.stdout.strip() == f"2026-03-10T{hour}:00:00+00:00"
-
-
-# The sun
-
-
-# Intervals
-
-
-# Whatever else there is
-
-
-# What Celery finds due again

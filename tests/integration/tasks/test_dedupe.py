@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.support import forked
 
 WITHOUT = """
 from celery import Celery, signals
@@ -21,7 +20,4 @@ print(task.apply().get(), len(signals.task_prerun.receivers or ()),
 
 
 def test_without_it_a_locking_task_hears_of_no_beginning_and_of_one_publish() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["ran", "0", "0"]
+    assert forked.run("-c", WITHOUT).stdout.split() == ["ran", "0", "0"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.cases import first_of
 
 # A process of its own: what is looked at happens once in each.
@@ -43,12 +42,7 @@ UNIQUE = {"redlock_tasks": {"vendor.*": {"lock_key": "report", "lock_mode": "unt
 
 def sent(conf: dict[str, Any], **given: Any) -> dict[str, Any]:
     """Send one task three times, and tell what went out."""
-    done = subprocess.run(
-        [sys.executable, "-c", SENDER, json.dumps({"conf": conf, **given})],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = forked.run("-c", SENDER, json.dumps({"conf": conf, **given}))
     told: dict[str, Any] = json.loads(done.stdout)
     return {**told, "log": done.stderr}
 

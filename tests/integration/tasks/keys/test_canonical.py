@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support import forked
+
 
 def test_a_set_has_one_form_in_every_process() -> None:
     program = (
@@ -18,7 +20,7 @@ def test_a_set_has_one_form_in_every_process() -> None:
             capture_output=True,
             check=True,
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(texts) == 1
 
@@ -28,8 +30,4 @@ def test_pydantic_is_not_imported_by_us() -> None:
         "import sys; from celery_redlock.tasks.keys.canonical import canonical;"
         "canonical({'a': [1]}); sys.exit('pydantic' in sys.modules)"
     )
-    subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        check=True,
-    )
+    forked.run("-c", program)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 from celery.beat import PersistentScheduler
 from celery.schedules import crontab, schedule
 
+from tests.support import forked
 from tests.unit.tasks.ticks.simulated import START, SimulatedBeat
 
 SCHEDULE = {
@@ -57,13 +55,7 @@ def beat(path: str, start: Any = START, **options: Any) -> SimulatedBeat:
 
 
 def read_elsewhere(path: str) -> Any:
-    ran = subprocess.run(
-        [sys.executable, "-c", STRANGER, path],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": ""},
-    )
+    ran = forked.run("-c", STRANGER, path, loaded=forked.CELERY)
     return json.loads(ran.stdout)
 
 
