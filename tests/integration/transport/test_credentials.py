@@ -18,6 +18,7 @@ from celery_redlock.core import client_of, probe_nodes
 from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
+from tests.support.cases import first_of
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT, wait_until
@@ -199,7 +200,7 @@ def test_a_client_gets_its_connections_although_each_answer_outlasts_a_reply(
         assert redlock.acquire("key", wait=TIMEOUT).is_valid
 
 
-@pytest.mark.parametrize("library", list(PATCH))
+@pytest.mark.parametrize("library", first_of(PATCH))
 def test_beside_greenlets_the_code_runs_in_one(servers: Servers, library: str) -> None:
     urls = servers.urls("__main__.login")
     assert run_with_greenlets(library, BESIDE_GREENLETS, *urls) == "[True]\n"

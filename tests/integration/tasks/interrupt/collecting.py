@@ -14,7 +14,7 @@ from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import ThreadInterrupter
 
-SECONDS = 3.0
+SECONDS = 2.0
 
 
 class Garbage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cases import first_of
 from tests.support.greenlets import PATCH, run_with_greenlets
 
 GREEN = """
@@ -34,6 +35,6 @@ print("both interrupted")
 """
 
 
-@pytest.mark.parametrize("library", PATCH)
+@pytest.mark.parametrize("library", first_of(PATCH))
 def test_a_greenlet_is_interrupted_at_a_switch(library: str) -> None:
     assert run_with_greenlets(library, GREEN) == "both interrupted\n"

@@ -17,9 +17,13 @@ def locked() -> Iterator[LocalSentinel]:
         yield groups
 
 
-def probe(url: str) -> ProbeResult:
+#: In seconds: what speaks no TLS leaves a client that does without an answer, for a few timeouts.
+WITHOUT_TLS = 1.0
+
+
+def probe(url: str, timeout: float = 5.0) -> ProbeResult:
     """Return the result of probing a node that cannot be used."""
-    (result,) = probe_nodes([url], timeout=5.0)
+    (result,) = probe_nodes([url], timeout=timeout)
     assert "s3" not in (result.problem or "")
     return result
 
@@ -63,14 +67,14 @@ def test_a_missing_password_of_the_sentinels_is_an_option(locked: LocalSentinel)
 
 @pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
 def test_sentinels_without_tls_say_so(redlock_sentinel: LocalSentinel) -> None:
-    result = probe(f"{redlock_sentinel.urls[0]}?sentinel_tls=true")
+    result = probe(f"{redlock_sentinel.urls[0]}?sentinel_tls=true", WITHOUT_TLS)
     assert "write sentinel_tls=false" in str(result.problem)
 
 
 @pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
 def test_a_master_without_tls_says_so(redlock_sentinel: LocalSentinel) -> None:
     url = redlock_sentinel.urls[0].replace("redis+", "rediss+")
-    result = probe(f"{url}?sentinel_tls=false")
+    result = probe(f"{url}?sentinel_tls=false", WITHOUT_TLS)
     assert str(result.problem).startswith("its master 127.0.0.1:")
     assert "write redis+sentinel://" in str(result.problem)
 
