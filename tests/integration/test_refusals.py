@@ -150,9 +150,7 @@ def test_a_refused_lengthening_is_logged(
 
 
 def test_a_refused_heal_is_logged(nodes: RestrictedNodes, caplog: pytest.LogCaptureFixture) -> None:
-    client = nodes.connected()
-    lease = client.acquire("key", ttl=10.0)
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(nodes.connected(), ttl=10.0)
     nodes.forget(0, "key")
     nodes.grant(but="+set")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redlock import Lease, Redlock
@@ -119,10 +119,21 @@ class Nodes(ABC):
             message=lambda: f"{lease.key}: {self.owners(lease.key)}",
         )
 
+    def lease_of(self, client: Redlock, name: str = "key", **options: Any) -> Lease:
+        """Return a client's lease of a key that every node has."""
+        lease = client.acquire(name, **options)
+        self.wait_held(lease)
+        return lease
+
     def hold(self, name: str, owner: str, nodes: Sequence[int], ttl: float = 60.0) -> None:
         """Let somebody else have a key on some nodes."""
         for node in nodes:
             self.put(node, name, owner, ttl)
+
+    def lose(self, name: str, nodes: Sequence[int]) -> None:
+        """Delete a key on some nodes."""
+        for node in nodes:
+            self.forget(node, name)
 
     def close(self) -> None:
         """Close the clients."""
@@ -142,8 +153,12 @@ class Nodes(ABC):
         """Set a key."""
 
     @abstractmethod
-    def forget(self, node: int, name: str) -> None:
-        """Delete a key."""
+    def put_many(self, node: int, owners: Mapping[str, str]) -> None:
+        """Set keys."""
+
+    @abstractmethod
+    def forget(self, node: int, *names: str) -> None:
+        """Delete keys."""
 
     @abstractmethod
     def fence(self, node: int, name: str) -> int:
@@ -216,8 +231,13 @@ class MemoryNodes(Nodes):
         ends = self.now_us(node) // 1000 + round(ttl * 1000)
         self.nodes[node].state.keys[place(name)] = StoredKey(owner, ends)
 
-    def forget(self, node: int, name: str) -> None:
-        self.nodes[node].state.keys.pop(place(name), None)
+    def put_many(self, node: int, owners: Mapping[str, str]) -> None:
+        for name, owner in owners.items():
+            self.put(node, name, owner)
+
+    def forget(self, node: int, *names: str) -> None:
+        for name in names:
+            self.nodes[node].state.keys.pop(place(name), None)
 
     def fence(self, node: int, name: str) -> int:
         return self.nodes[node].state.fences.get(fence_key(place(name)), 0)
@@ -288,8 +308,14 @@ class ServerNodes(Nodes):
     def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
         self.cluster.client(node).set(place(name), owner, px=round(ttl * 1000))
 
-    def forget(self, node: int, name: str) -> None:
-        self.cluster.client(node).delete(place(name))
+    def put_many(self, node: int, owners: Mapping[str, str]) -> None:
+        with self.cluster.client(node).pipeline() as pipeline:
+            for name, owner in owners.items():
+                pipeline.set(place(name), owner, ex=60)
+            pipeline.execute()
+
+    def forget(self, node: int, *names: str) -> None:
+        self.cluster.client(node).delete(*map(place, names))
 
     def fence(self, node: int, name: str) -> int:
         found: Any = self.cluster.client(node).get(fence_key(place(name)))

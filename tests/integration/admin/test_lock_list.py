@@ -41,8 +41,7 @@ def running(nodes: Nodes, redlock: Redlock, key: str | Limit | Rate) -> None:
 
 def hold_many(nodes: Nodes, count: int = MANY) -> None:
     for node in EVERYWHERE:
-        for number in range(count):
-            nodes.put(node, f"many:{number}", f"owner {number}")
+        nodes.put_many(node, {f"many:{number}": f"owner {number}" for number in range(count)})
 
 
 def test_free_nodes_have_no_locks(nodes: Nodes) -> None:
@@ -55,8 +54,7 @@ def test_a_key_without_waiters_has_no_wait(nodes: Nodes) -> None:
     assert (entry.waiting, entry.waiting_since) == (0, None)
 
 
-def test_a_running_task_is_listed_with_all_that_is_known(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_a_running_task_is_listed_with_all_that_is_known(nodes: Nodes, redlock: Redlock) -> None:
     running(nodes, redlock, "account:7")
     (entry,) = list_locks(redlock, names={task_digest("job"): "job"})
     assert (entry.key, entry.state, entry.task_id) == ("account:7", "running", "id-1")
@@ -69,8 +67,7 @@ def test_a_running_task_is_listed_with_all_that_is_known(nodes: Nodes) -> None:
 
 def test_a_holder_that_is_no_task_is_foreign_and_has_its_token(nodes: Nodes) -> None:
     redlock = nodes.connected()
-    lease = redlock.acquire("key", ttl=60, label="cron on web-3")
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(redlock, ttl=60, label="cron on web-3")
     (entry,) = list_locks(redlock)
     assert (entry.state, entry.task_id, entry.owner) == ("foreign", None, lease.owner)
     assert entry.token == lease.fencing_token
@@ -89,27 +86,25 @@ def test_a_holder_outside_celery_without_a_label_is_its_process(nodes: Nodes) ->
     assert process_of(lease.owner + " x") is None
 
 
-def test_a_key_of_a_minority_is_a_leftover(nodes: Nodes) -> None:
-    nodes.hold("key", "them", [2, 4])
+@pytest.mark.parametrize(
+    ("owners", "row"),
+    [
+        ({"them": [2, 4]}, (LEFTOVER, "them", 2, None)),
+        ({"them": [0], "others": [1, 3]}, (LEFTOVER, "others", 2, None)),
+        ({"them": [2, 3, 4]}, ("foreign", "them", 3, None)),
+    ],
+    ids=["of a minority", "of several minorities", "not of the first node"],
+)
+def test_a_key_that_some_nodes_have_is_one_row(
+    nodes: Nodes, owners: dict[str, list[int]], row: tuple[object, ...]
+) -> None:
+    for owner, which in owners.items():
+        nodes.hold("key", owner, which)
     (entry,) = list_locks(nodes.client())
-    assert (entry.state, entry.votes, entry.token) == (LEFTOVER, 2, None)
+    assert (entry.state, entry.owner, entry.votes, entry.token) == row
 
 
-def test_a_key_of_several_minorities_is_one_leftover(nodes: Nodes) -> None:
-    nodes.hold("key", "them", [0])
-    nodes.hold("key", "others", [1, 3])
-    (entry,) = list_locks(nodes.client())
-    assert (entry.state, entry.owner, entry.votes) == (LEFTOVER, "others", 2)
-
-
-def test_a_lock_that_the_first_node_has_not_is_listed_once(nodes: Nodes) -> None:
-    nodes.hold("key", "them", [2, 3, 4])
-    (entry,) = list_locks(nodes.client())
-    assert (entry.state, entry.votes) == ("foreign", 3)
-
-
-def test_each_slot_of_a_limit_is_listed(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_each_slot_of_a_limit_is_listed(nodes: Nodes, redlock: Redlock) -> None:
     for _ in range(3):
         running(nodes, redlock, Limit("key", 3))
     found = list(list_locks(redlock))
@@ -117,8 +112,7 @@ def test_each_slot_of_a_limit_is_listed(nodes: Nodes) -> None:
     assert {entry.key for entry in found} == {"key"}
 
 
-def test_a_slot_of_a_rate_is_listed_as_one(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_a_slot_of_a_rate_is_listed_as_one(nodes: Nodes, redlock: Redlock) -> None:
     running(nodes, redlock, Rate("key", "2/h"))
     entry = next(list_locks(redlock))
     assert (entry.key, entry.is_rate) == ("key", True)
@@ -215,8 +209,7 @@ def test_a_pattern_chooses_keys(nodes: Nodes, pattern: str, found: set[str]) -> 
     assert states(nodes.client(), pattern).keys() == found
 
 
-def test_a_pattern_chooses_slots_and_queued_messages(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_a_pattern_chooses_slots_and_queued_messages(nodes: Nodes, redlock: Redlock) -> None:
     for key in ("account:1", "other"):
         running(nodes, redlock, Limit(key, 1))
         running(nodes, redlock, Rate(key, "1/h"))
@@ -279,18 +272,16 @@ def test_keys_that_vanish_meanwhile_are_not_listed(nodes: Nodes) -> None:
     hold_many(nodes)
     first, others = begun(nodes.client())
     kept = {first[0].key, *(f"many:{number}" for number in range(0, MANY, 2))}
+    vanish = {f"many:{number}" for number in range(MANY)} - kept
     for node in EVERYWHERE:
-        for number in range(MANY):
-            if f"many:{number}" not in kept:
-                nodes.forget(node, f"many:{number}")
+        nodes.forget(node, *vanish)
     found = [entry.key for entry in [*first, *others]]
     assert kept <= set(found)
     # The step that was read before may have had some.
     assert len(found) <= len(kept) + 100
 
 
-def test_listing_changes_nothing(servers: ServerNodes) -> None:
-    redlock = servers.connected()
+def test_listing_changes_nothing(servers: ServerNodes, redlock: Redlock) -> None:
     running(servers, redlock, "key")
     running(servers, redlock, Limit("limited", 2))
     servers.hold("left", "them", [3])

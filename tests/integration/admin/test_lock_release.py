@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock import Limit, LossReason, QuorumUnavailable, Rate, StaleFencingToken
+from celery_redlock import Limit, LossReason, QuorumUnavailable, Rate, Redlock, StaleFencingToken
 from celery_redlock.admin import lock_list
 from celery_redlock.admin.lock_list import show_lock
 from celery_redlock.admin.lock_release import release_lock, release_task
@@ -54,8 +54,7 @@ def test_the_body_loses_its_lease_and_the_next_gets_the_lock(nodes: Nodes) -> No
 
 def test_the_late_write_of_the_holder_is_refused(nodes: Nodes, tmp_path: Path) -> None:
     redlock, fence = nodes.connected(), FileFence(tmp_path / "report", fsync=False)
-    lease = redlock.acquire("key", ttl=60)
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(redlock, ttl=60)
     fence.write(b"by the first", lease.fencing_token)
     release_lock(redlock, "key")
     fence.write(b"by the second", redlock.acquire("key", ttl=60, wait=TIMEOUT).fencing_token)
@@ -83,9 +82,8 @@ def test_a_key_that_is_free_has_nothing_to_take_away(nodes: Nodes) -> None:
 
 
 def test_a_release_that_no_quorum_confirms_names_what_became_of_it_on_each_node(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redlock = nodes.connected()
     nodes.hold("key", "them", EVERYWHERE)
     releases = Readers.execute
 
@@ -150,9 +148,8 @@ def test_a_node_without_the_lock_is_named_with_what_was_released(nodes: Nodes) -
 
 
 def test_a_key_is_released_without_a_look_at_all_keys(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    redlock = nodes.connected()
     nodes.hold("key", "them", EVERYWHERE)
     monkeypatch.delattr(lock_list, "_scan")
     assert len(release_lock(redlock, "key")) == 1
@@ -166,8 +163,7 @@ def test_an_owner_value_that_is_no_text_is_taken_away(servers: ServerNodes) -> N
     servers.wait_free("key")
 
 
-def test_those_who_wait_for_a_foreign_owner_are_woken(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_those_who_wait_for_a_foreign_owner_are_woken(nodes: Nodes, redlock: Redlock) -> None:
     nodes.hold("key", "them", EVERYWHERE)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(redlock.acquire, "key", ttl=60, wait=2 * TIMEOUT, retry=WHEN_WOKEN)
@@ -189,8 +185,7 @@ def test_one_more_is_woken_than_slots_become_free(servers: ServerNodes) -> None:
     assert [name for _, name in servers.woken(0)] == [f"w{at}" for at in range(1, slots + 2)]
 
 
-def test_a_leftover_is_taken_away(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_a_leftover_is_taken_away(nodes: Nodes, redlock: Redlock) -> None:
     nodes.hold("key", "them", [1])
     (taken,) = release_lock(redlock, "key")
     assert taken.state == "leftover"
@@ -206,8 +201,7 @@ def test_what_a_rate_has_counted_stays_unless_it_is_asked_for(nodes: Nodes) -> N
     redlock.acquire(Rate("key", "1/h"), ttl=60)
 
 
-def test_without_a_quorum_nothing_is_released(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_without_a_quorum_nothing_is_released(nodes: Nodes, redlock: Redlock) -> None:
     nodes.hold("key", "them", EVERYWHERE)
     nodes.kill(0, 1, 2)
     with pytest.raises(QuorumUnavailable):
@@ -215,8 +209,7 @@ def test_without_a_quorum_nothing_is_released(nodes: Nodes) -> None:
     assert nodes.owner(3, "key") == "them"
 
 
-def test_with_a_task_what_a_rate_has_counted_stays(nodes: Nodes) -> None:
-    redlock = nodes.connected()
+def test_with_a_task_what_a_rate_has_counted_stays(nodes: Nodes, redlock: Redlock) -> None:
     label = label_for(Role.RUNNING, "id", "host", task="job")
     redlock.acquire(Rate("key", "1/h"), ttl=60, label=label)
     assert list(release_task(redlock, "job", state=None)) == []

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock.testing import LocalCluster
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import TIMEOUT
 
@@ -100,15 +99,10 @@ time.sleep(0.05)
 """
 
 
-@pytest.fixture
-def nodes(redlock_cluster: LocalCluster) -> ServerNodes:
-    return ServerNodes(redlock_cluster)
-
-
-def run(nodes: ServerNodes, program: str) -> int:
+def run(servers: ServerNodes, program: str) -> int:
     """Return what a process ends with; fail if it does not end."""
     ended = subprocess.run(
-        [sys.executable, "-c", BEGIN + program, ",".join(nodes.urls), uuid.uuid4().hex],
+        [sys.executable, "-c", BEGIN + program, ",".join(servers.urls), uuid.uuid4().hex],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -120,22 +114,22 @@ def run(nodes: ServerNodes, program: str) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_process_ends_although_nobody_gives_up_what_it_would_wait_for(
-    nodes: ServerNodes, shape: str
+    servers: ServerNodes, shape: str
 ) -> None:
-    assert run(nodes, SHAPES[shape]) == 0
+    assert run(servers, SHAPES[shape]) == 0
 
 
 def test_what_a_suspended_generator_held_is_free_when_its_process_has_ended(
-    nodes: ServerNodes,
+    servers: ServerNodes,
 ) -> None:
-    assert run(nodes, SHAPES["the watchdog's lock"]) == 0
-    nodes.wait_free("key")
+    assert run(servers, SHAPES["the watchdog's lock"]) == 0
+    servers.wait_free("key")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("program", [SHAPES["a generator that has a client"], CROWD])
-def test_many_processes_end_one_like_the_other(nodes: ServerNodes, program: str) -> None:
+def test_many_processes_end_one_like_the_other(servers: ServerNodes, program: str) -> None:
     program = program.replace("hold(client)", "hold(client, name)")
     with ThreadPoolExecutor(3) as pool:
-        ends = list(pool.map(lambda _: run(nodes, program), range(18)))
+        ends = list(pool.map(lambda _: run(servers, program), range(18)))
     assert ends == [0] * 18

@@ -10,23 +10,15 @@ import struct
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
 
 from celery_redlock import LockNotAcquired
 from celery_redlock.core.lease import holding_of
-from celery_redlock.testing import LocalCluster
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def nodes(redlock_cluster: LocalCluster) -> Iterator[ServerNodes]:
-    found = ServerNodes(redlock_cluster)
-    yield found
-    found.close()
 
 
 class Ledger:
@@ -77,8 +69,8 @@ def end_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_sixteen_threads_never_overlap_and_tokens_increase(nodes: ServerNodes) -> None:
-    client = nodes.connected()
+def test_sixteen_threads_never_overlap_and_tokens_increase(servers: ServerNodes) -> None:
+    client = servers.connected()
     ledger = Ledger()
 
     def work() -> None:
@@ -96,8 +88,8 @@ def test_sixteen_threads_never_overlap_and_tokens_increase(nodes: ServerNodes) -
     ledger.check(160)
 
 
-def test_four_processes_never_overlap_and_tokens_increase(nodes: ServerNodes) -> None:
-    client = nodes.connected()
+def test_four_processes_never_overlap_and_tokens_increase(servers: ServerNodes) -> None:
+    client = servers.connected()
     ledger = Ledger()
 
     def work() -> None:
@@ -110,10 +102,10 @@ def test_four_processes_never_overlap_and_tokens_increase(nodes: ServerNodes) ->
     ledger.check(100)
 
 
-def test_a_forked_child_holds_nothing_and_the_parent_goes_on(nodes: ServerNodes) -> None:
-    client = nodes.connected()
+def test_a_forked_child_holds_nothing_and_the_parent_goes_on(servers: ServerNodes) -> None:
+    client = servers.connected()
     with client.lock("key", ttl=5.0) as lease:
-        nodes.wait_held(lease)
+        servers.wait_held(lease)
 
         def check() -> None:
             assert not lease.is_valid
@@ -127,15 +119,15 @@ def test_a_forked_child_holds_nothing_and_the_parent_goes_on(nodes: ServerNodes)
             client.close()
 
         assert end_of(in_child(check)) == 0
-        nodes.wait_held(lease)
+        servers.wait_held(lease)
         trust = holding_of(lease).valid_until
         wait_until(lambda: holding_of(lease).valid_until > trust)
         lease.check()
-    nodes.wait_free("key")
+    servers.wait_free("key")
 
 
-def test_forking_while_other_threads_use_the_client(nodes: ServerNodes) -> None:
-    client = nodes.connected()
+def test_forking_while_other_threads_use_the_client(servers: ServerNodes) -> None:
+    client = servers.connected()
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -172,9 +164,9 @@ class Struck(Exception):
 # An exception in the middle of Thread.start makes CPython's own bookkeeping of that thread fail.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_exceptions_from_signal_handlers_leave_no_key_and_no_connection_out_of_step(
-    nodes: ServerNodes, caplog: pytest.LogCaptureFixture
+    servers: ServerNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = nodes.connected()
+    client = servers.connected()
     armed = False
 
     def strike(_: int, __: FrameType | None) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from celery_redlock.testing.plugin import ClusterFactory
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
 
 DEBIAN = "/usr/bin/redis-server"
@@ -27,36 +27,49 @@ def binary_of(kind: str) -> str | None:
     return _redis_6_2() if kind == "redis-6.2" else {"servers": None, "debian": DEBIAN}[kind]
 
 
-def _nodes(kind: str, request: pytest.FixtureRequest, shape: dict[str, Any]) -> Nodes:
-    if kind == "memory":
-        return MemoryNodes(request.getfixturevalue("redlock_memory_nodes"))
-    factory = request.getfixturevalue("redlock_cluster_factory")
-    return ServerNodes(factory(binary=binary_of(kind), **shape))
+def _nodes(request: pytest.FixtureRequest, number: int) -> Iterator[Nodes]:
+    found: Nodes
+    if request.param == "memory":
+        found = MemoryNodes(request.getfixturevalue("redlock_memory_nodes")[:number])
+    else:
+        factory: ClusterFactory = request.getfixturevalue("redlock_cluster_factory")
+        found = ServerNodes(factory(number, binary=binary_of(request.param)))
+    yield found
+    found.close()
 
 
 DEBIAN_PARAM = pytest.param("debian", marks=pytest.mark.system)
+
+#: The oldest server that is supported. `test_equivalence.py` shows in `make test` that its scripts
+#: mean the same; `make test-full` plays all scenes on it.
+OLDEST_PARAM = pytest.param("redis-6.2", marks=pytest.mark.full)
 
 
 @pytest.fixture(params=["memory", "servers", DEBIAN_PARAM])
 def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """Five nodes."""
-    found = _nodes(request.param, request, {})
-    yield found
-    found.close()
+    yield from _nodes(request, 5)
 
 
-@pytest.fixture(params=["memory", "servers", "redis-6.2", DEBIAN_PARAM])
+@pytest.fixture(params=["memory", "servers", OLDEST_PARAM, DEBIAN_PARAM])
 def any_nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """Five nodes, of the oldest server that is supported as well."""
-    found = _nodes(request.param, request, {})
-    yield found
-    found.close()
+    yield from _nodes(request, 5)
 
 
-@pytest.fixture(params=["servers", "redis-6.2", DEBIAN_PARAM])
-def servers(request: pytest.FixtureRequest) -> Iterator[ServerNodes]:
+@pytest.fixture(params=["memory", "servers", OLDEST_PARAM, DEBIAN_PARAM])
+def one_node(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """One node, for what a node does without regard to the others."""
+    yield from _nodes(request, 1)
+
+
+@pytest.fixture(params=["servers", OLDEST_PARAM, DEBIAN_PARAM])
+def servers(request: pytest.FixtureRequest) -> Iterator[Nodes]:
     """Five real servers."""
-    found = _nodes(request.param, request, {})
-    assert isinstance(found, ServerNodes)
-    yield found
-    found.close()
+    yield from _nodes(request, 5)
+
+
+@pytest.fixture(params=["servers", OLDEST_PARAM, DEBIAN_PARAM])
+def one_server(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """One real server."""
+    yield from _nodes(request, 1)

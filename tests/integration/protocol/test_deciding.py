@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from celery_redlock import LockContended, QuorumUnavailable
+from celery_redlock import LockContended, QuorumUnavailable, Redlock
 from celery_redlock.core import options
 from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.core.waiting import SPLIT_BUDGET, RetryOptions
@@ -46,16 +46,14 @@ def test_a_conflict_tells_the_holder_and_for_how_long(any_nodes: Nodes) -> None:
     assert 0 < (error.expires_in or 0) <= 40
 
 
-def test_a_verdict_carries_every_vote(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_a_verdict_carries_every_vote(nodes: Nodes, client: Redlock) -> None:
     nodes.hold("key", "a", [0, 1])
     nodes.hold("key", "b", [2, 3])
     votes = nodes.attempt(client, "key").round.votes
     assert [Refused, Refused, Refused, Refused, Granted] == [type(vote) for vote in votes]
 
 
-def test_a_split_vote_is_no_conflict(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_split_vote_is_no_conflict(any_nodes: Nodes, client: Redlock) -> None:
     any_nodes.hold("key", "a", [0, 1])
     any_nodes.hold("key", "b", [2, 3])
     with pytest.raises(LockContended, match="no owner has it on 3 of 5 nodes") as taken:
@@ -114,8 +112,7 @@ def test_half_of_an_even_number_of_nodes_is_no_quorum(nodes: Nodes, size: int, n
     assert client.acquire("key").is_valid
 
 
-def test_two_of_five_dead_nodes_do_not_matter(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_two_of_five_dead_nodes_do_not_matter(any_nodes: Nodes, client: Redlock) -> None:
     any_nodes.kill(1, 3)
     lease = client.acquire("key")
     lease.extend()

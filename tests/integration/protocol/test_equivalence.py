@@ -52,6 +52,8 @@ from celery_redlock.protocol.votes import (
     Vote,
 )
 from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.server import ConfigValue
+from tests.integration.protocol.conftest import binary_of
 from tests.support.commands import (
     acquire,
     extend,
@@ -374,16 +376,21 @@ def comparable(vote: Vote) -> Vote:
     return Failed("") if isinstance(vote, Failed) else vote
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(1, armed=False, config={"enable-debug-command": "local"}) as started:
+@pytest.fixture(scope="module", params=["servers", "redis-6.2"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A server of which some commands for debugging are used, which the oldest one always has."""
+    config: dict[str, ConfigValue] = {"enable-debug-command": "local"}
+    if request.param == "redis-6.2":
+        config = {}
+    binary = binary_of(request.param)
+    with LocalCluster(1, binary=binary, armed=False, config=config) as started:
         yield started
 
 
 def random_histories(count: int) -> settings:
-    """Try so many on one server, which is slow to start."""
+    """Try so many, or as much fewer as the profile tries of each property."""
     return settings(
-        max_examples=count,
+        max_examples=count * settings().max_examples // 100,
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
@@ -428,7 +435,7 @@ def check(cluster: LocalCluster, sequence: list[Command | str]) -> None:
 
 
 @given(counter=st.integers(0, 2**51), candidate=st.integers(1, 2**53 - 1))
-@settings(max_examples=60, deadline=None)
+@random_histories(60)
 def test_scripts_and_their_meaning_agree_on_counters_and_the_clamp(
     cluster: LocalCluster, counter: int, candidate: int
 ) -> None:

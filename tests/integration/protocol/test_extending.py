@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from celery_redlock import LeaseLost, QuorumUnavailable
+from celery_redlock import LeaseLost, QuorumUnavailable, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.commands import extend_together
@@ -20,29 +20,22 @@ KEY = (PREFIX + "key",)
 
 
 def test_an_extension_lengthens_the_keys_and_the_trust(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key", ttl=5.0)
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(any_nodes.connected(), ttl=5.0)
     lease.extend(30.0)
     assert lease.expires_in > 20
     wait_until(lambda: all(any_nodes.left(node, "key") > 20 for node in range(5)))
 
 
 def test_extend_never_shortens(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key", ttl=30.0)
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(any_nodes.connected(), ttl=30.0)
     lease.extend(1.0)
     assert lease.expires_in > 20
     assert all(any_nodes.left(node, "key") > 20 for node in range(5))
 
 
 def test_extend_never_resurrects(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
-    for node in (0, 1, 2):
-        any_nodes.forget(node, "key")
+    lease = any_nodes.lease_of(any_nodes.connected())
+    any_nodes.lose("key", (0, 1, 2))
     with pytest.raises(LeaseLost, match="no longer has it"):
         lease.extend()
     assert any_nodes.owners("key") == [None, None, None, lease.owner, lease.owner]
@@ -62,8 +55,7 @@ def test_of_leases_that_are_extended_together_only_the_lost_one_is_lost(any_node
     for lease in leases:
         any_nodes.wait_held(lease)
         holding_of(lease).ttl = 30.0
-    for node in range(5):
-        any_nodes.forget(node, "lost")
+    any_nodes.lose("lost", range(5))
 
     now = client_of(client).transport.now()
     extensions = [holding_of(lease).extend_command(now) for lease in leases]
@@ -78,22 +70,19 @@ def test_of_leases_that_are_extended_together_only_the_lost_one_is_lost(any_node
 
 
 def test_a_key_of_another_type_spoils_no_lease_that_is_extended_with_it(
-    servers: ServerNodes,
+    one_server: ServerNodes,
 ) -> None:
-    servers.put(0, "key", "us")
-    servers.cluster.client(0).lpush(PREFIX + "list", "x")
+    one_server.put(0, "key", "us")
+    one_server.cluster.client(0).lpush(PREFIX + "list", "x")
     together = extend_together(
         [extend((PREFIX + "list",), "us", 60_000, 7), extend(KEY, "us", 60_000, 7)]
     )
-    assert servers.run(0, together) == LeaseVotes((NotHeld(missing=False), Acknowledged()))
+    assert one_server.run(0, together) == LeaseVotes((NotHeld(missing=False), Acknowledged()))
 
 
 def test_a_lost_lease_stays_lost_when_its_keys_come_back(nodes: Nodes) -> None:
-    client = nodes.connected()
-    lease = client.acquire("key")
-    nodes.wait_held(lease)
-    for node in range(5):
-        nodes.forget(node, "key")
+    lease = nodes.lease_of(nodes.connected())
+    nodes.lose("key", range(5))
     with pytest.raises(LeaseLost):
         lease.extend()
     nodes.hold("key", lease.owner, range(5))
@@ -107,9 +96,7 @@ def test_a_lost_lease_stays_lost_when_its_keys_come_back(nodes: Nodes) -> None:
 
 
 def test_an_extension_has_to_complete_before_the_trust_ends(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key", ttl=3.0)
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(any_nodes.connected(), ttl=3.0)
     any_nodes.pause(0, 1, 2)
     with pytest.raises((QuorumUnavailable, LeaseLost)):
         lease.extend()
@@ -121,8 +108,7 @@ def test_an_extension_has_to_complete_before_the_trust_ends(any_nodes: Nodes) ->
 
 def test_an_extension_that_fails_names_the_nodes_and_leaves_the_trust(nodes: Nodes) -> None:
     client = nodes.connected()
-    lease = client.acquire("key", ttl=30.0)
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(client, ttl=30.0)
     nodes.kill(0, 1, 2)
     with pytest.raises(QuorumUnavailable, match="was not extended and has") as failed:
         lease.extend()
@@ -138,9 +124,7 @@ def test_a_released_lease_cannot_be_extended(nodes: Nodes) -> None:
 
 
 def test_heal_keys_that_a_minority_lost_come_back(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(any_nodes.connected())
 
     def healed() -> bool:
         lease.extend()
@@ -156,9 +140,7 @@ def test_heal_keys_that_a_minority_lost_come_back(any_nodes: Nodes) -> None:
 
 
 def test_heal_does_not_take_over_what_somebody_else_has(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(any_nodes.connected())
     any_nodes.put(0, "key", "somebody")
     for _ in range(3):
         lease.extend()
@@ -167,18 +149,14 @@ def test_heal_does_not_take_over_what_somebody_else_has(any_nodes: Nodes) -> Non
 
 
 def test_a_healed_key_does_not_count_for_the_extension_that_healed_it(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
-    for node in (0, 1, 2):
-        any_nodes.forget(node, "key")
+    lease = any_nodes.lease_of(any_nodes.connected())
+    any_nodes.lose("key", (0, 1, 2))
     with pytest.raises(LeaseLost):
         lease.extend()
     assert any_nodes.owners("key")[:3] == [None] * 3
 
 
-def test_heal_reaches_a_quarantined_node_too(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_heal_reaches_a_quarantined_node_too(any_nodes: Nodes, client: Redlock) -> None:
     with client.lock("key", ttl=CALM) as lease:
         any_nodes.wait_held(lease)
         any_nodes.flush(0)

@@ -85,8 +85,7 @@ def test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again(
     any_nodes: Nodes, lose: Loss
 ) -> None:
     client, other = any_nodes.connected(), any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+    any_nodes.lease_of(client)
     for node in (0, 1, 2):
         lose(any_nodes, node)
     assert sitting_out(other, (0, 1, 2)) == set(other.node_names[:3])
@@ -95,8 +94,7 @@ def test_nodes_that_may_have_forgotten_a_lease_do_not_grant_it_again(
 @pytest.mark.parametrize("lose", LOSSES)
 def test_without_the_guard_the_same_loss_breaks_exclusion(nodes: Nodes, lose: Loss) -> None:
     client, other = nodes.connected(guard=False), nodes.connected(guard=False)
-    lease = client.acquire("key")
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(client)
     for node in (0, 1, 2):
         lose(nodes, node)
     second = other.acquire("key", wait=TIMEOUT)

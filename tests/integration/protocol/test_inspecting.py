@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock import LeaseLost, LockKeyError, QuorumUnavailable
+from celery_redlock import LeaseLost, LockKeyError, QuorumUnavailable, Redlock
 from celery_redlock.core import client_of
 from tests.support.nodes import PREFIX, Nodes
 
 PLACE = PREFIX + "key"
 
 
-def test_a_look_tells_owner_time_left_and_token(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key", ttl=30.0, label="running task-1")
-    any_nodes.wait_held(lease)
+def test_a_look_tells_owner_time_left_and_token(any_nodes: Nodes, client: Redlock) -> None:
+    lease = any_nodes.lease_of(client, ttl=30.0, label="running task-1")
     held, free = client_of(client).inspect([PLACE, PREFIX + "other"])
     assert held is not None
     assert (held.owner, held.token) == (lease.owner, lease.fencing_token)
@@ -22,14 +20,12 @@ def test_a_look_tells_owner_time_left_and_token(any_nodes: Nodes) -> None:
     assert free is None
 
 
-def test_what_a_minority_has_is_held_by_nobody(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_what_a_minority_has_is_held_by_nobody(any_nodes: Nodes, client: Redlock) -> None:
     any_nodes.hold("key", "them", [0, 1])
     assert client_of(client).inspect([PLACE]) == (None,)
 
 
-def test_a_look_names_the_holder_that_a_quorum_has(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_look_names_the_holder_that_a_quorum_has(any_nodes: Nodes, client: Redlock) -> None:
     any_nodes.hold("key", "them", [0, 2, 4])
     any_nodes.hold("key", "others", [1, 3])
     (held,) = client_of(client).inspect([PLACE])
@@ -37,31 +33,26 @@ def test_a_look_names_the_holder_that_a_quorum_has(any_nodes: Nodes) -> None:
     assert (held.owner, held.token) == ("them", None)
 
 
-def test_a_token_that_is_not_certain_is_not_told(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_token_that_is_not_certain_is_not_told(any_nodes: Nodes, client: Redlock) -> None:
     ahead = 2**52
     for node in range(5):
         any_nodes.set_fence(node, "key", ahead)
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(client)
     assert lease.fencing_token == ahead + 1
     (held,) = client_of(client).inspect([PLACE])
     assert held is not None
     assert (held.owner, held.token) == (lease.owner, None)
 
 
-def test_a_holder_is_seen_with_a_minority_of_nodes_down(nodes: Nodes) -> None:
-    client = nodes.connected()
-    lease = client.acquire("key")
-    nodes.wait_held(lease)
+def test_a_holder_is_seen_with_a_minority_of_nodes_down(nodes: Nodes, client: Redlock) -> None:
+    lease = nodes.lease_of(client)
     nodes.kill(0, 1)
     (held,) = client_of(client).inspect([PLACE])
     assert held is not None
     assert held.owner == lease.owner
 
 
-def test_without_a_quorum_nothing_is_known_about_holders(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_without_a_quorum_nothing_is_known_about_holders(nodes: Nodes, client: Redlock) -> None:
     nodes.kill(0, 1, 2)
     with pytest.raises(QuorumUnavailable) as unknown:
         client_of(client).inspect([PLACE])
@@ -73,19 +64,15 @@ def test_the_protocols_own_records_are_not_looked_at(nodes: Nodes) -> None:
         client_of(nodes.client()).inspect(["redlock-meta:guard"])
 
 
-def test_an_evicted_holder_finds_its_lease_lost(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+def test_an_evicted_holder_finds_its_lease_lost(any_nodes: Nodes, client: Redlock) -> None:
+    lease = any_nodes.lease_of(client)
     assert client_of(client).evict(PLACE, lease.owner)
     any_nodes.wait_free("key")
     with pytest.raises(LeaseLost):
         lease.extend()
 
 
-def test_a_holder_that_has_changed_is_not_evicted(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+def test_a_holder_that_has_changed_is_not_evicted(any_nodes: Nodes, client: Redlock) -> None:
+    lease = any_nodes.lease_of(client)
     assert not client_of(client).evict(PLACE, "the one before")
     any_nodes.wait_held(lease)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from celery_redlock import Redlock
 from celery_redlock.core import PendingReservation, Reservation, client_of
 from celery_redlock.core.lease import release_with
-from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import wait_until
@@ -30,40 +29,32 @@ def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def nodes(redlock_cluster_factory: Callable[..., LocalCluster]) -> Iterator[ServerNodes]:
-    """Five nodes, with a proxy through which two are far away."""
-    found = ServerNodes(redlock_cluster_factory(5, proxy=True))
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def far(nodes: ServerNodes) -> Redlock:
+def far(proxied: ServerNodes) -> Redlock:
     """A client that is far from two of the nodes."""
-    client = nodes.connected()
-    hold_back(nodes)
+    client = proxied.connected()
+    hold_back(proxied)
     return client
 
 
 @pytest.fixture
-def near(nodes: ServerNodes) -> Redlock:
+def near(proxied: ServerNodes) -> Redlock:
     """A client that is near to all of them."""
-    client = nodes.client(nodes=nodes.cluster.server_urls)
-    nodes.connect(client)
+    client = proxied.client(nodes=proxied.cluster.server_urls)
+    proxied.connect(client)
     return client
 
 
-def hold_back(nodes: ServerNodes) -> None:
+def hold_back(proxied: ServerNodes) -> None:
     for node in FAR_NODES:
-        nodes.cluster.delay(node, HOUR, only="requests")
+        proxied.cluster.delay(node, HOUR, only="requests")
 
 
-def deliver(nodes: ServerNodes, *after: Redlock) -> None:
+def deliver(proxied: ServerNodes, *after: Redlock) -> None:
     """Let the far nodes get what was held back, after all that these clients have sent."""
     for client in after:
-        nodes.connect(client)
+        proxied.connect(client)
     for node in FAR_NODES:
-        nodes.cluster.heal(node)
+        proxied.cluster.heal(node)
 
 
 def reserve(client: Redlock, **options: object) -> PendingReservation:
@@ -77,79 +68,81 @@ def run_task(client: Redlock, reservation: Reservation) -> None:
     assert release_with(lease, {})
 
 
-def has(nodes: ServerNodes, which: tuple[int, ...], reservation: Reservation) -> Callable[[], bool]:
-    return lambda: all(nodes.owner(node, "key") == reservation.owner for node in which)
+def has(
+    proxied: ServerNodes, which: tuple[int, ...], reservation: Reservation
+) -> Callable[[], bool]:
+    return lambda: all(proxied.owner(node, "key") == reservation.owner for node in which)
 
 
-def read_answers(client: Redlock, nodes: ServerNodes) -> None:
+def read_answers(client: Redlock, proxied: ServerNodes) -> None:
     """Let a client be in touch with every node again: it has read all answers before then."""
-    nodes.connect(client)
+    proxied.connect(client)
 
 
 def test_a_far_node_that_grants_when_the_task_has_ended_is_freed_as_its_answer_is_read(
-    nodes: ServerNodes, far: Redlock, near: Redlock
+    proxied: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
     reserved = reserve(far)
     run_task(near, reserved.reservation)
-    deliver(nodes, near)
-    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    deliver(proxied, near)
+    wait_until(has(proxied, FAR_NODES, reserved.reservation))
     client_of(far).confirm(reserved)
-    read_answers(far, nodes)
-    nodes.wait_free("key")
+    read_answers(far, proxied)
+    proxied.wait_free("key")
 
 
 def test_a_far_node_that_grants_when_the_task_has_ended_keeps_the_key_for_the_grace_only(
-    nodes: ServerNodes, far: Redlock, near: Redlock
+    proxied: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
     reserved = reserve(far)
     run_task(near, reserved.reservation)
     client_of(far).confirm(reserved)
-    deliver(nodes, near)
-    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    deliver(proxied, near)
+    wait_until(has(proxied, FAR_NODES, reserved.reservation))
     # It runs down: nobody has lengthened it.
-    wait_until(lambda: all(nodes.left(node, "key") < GRACE - 0.5 for node in FAR_NODES))
+    wait_until(lambda: all(proxied.left(node, "key") < GRACE - 0.5 for node in FAR_NODES))
 
 
 def test_with_a_dead_node_the_key_is_reserved_at_once_when_a_task_has_ended(
-    nodes: ServerNodes, far: Redlock, near: Redlock
+    proxied: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
     reserved = reserve(far)
     run_task(near, reserved.reservation)
-    deliver(nodes, near)
-    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+    deliver(proxied, near)
+    wait_until(has(proxied, FAR_NODES, reserved.reservation))
     client_of(far).confirm(reserved)
-    read_answers(far, nodes)
-    nodes.wait_free("key")
+    read_answers(far, proxied)
+    proxied.wait_free("key")
 
-    nodes.kill(0)
+    proxied.kill(0)
 
     # No patience: a first try that does not decide would raise.
     assert reserve(far, retry_for=0.0)
 
 
 def test_a_far_node_that_grants_before_anybody_else_has_been_there_keeps_the_key_to_its_end(
-    nodes: ServerNodes, far: Redlock
+    proxied: ServerNodes, far: Redlock
 ) -> None:
     reserved = reserve(far)
     client_of(far).confirm(reserved)
-    deliver(nodes)
-    wait_until(has(nodes, FAR_NODES, reserved.reservation))
-    read_answers(far, nodes)
-    wait_until(lambda: all(nodes.left(node, "key") > LONG for node in range(5)))
+    deliver(proxied)
+    wait_until(has(proxied, FAR_NODES, reserved.reservation))
+    read_answers(far, proxied)
+    wait_until(lambda: all(proxied.left(node, "key") > LONG for node in range(5)))
 
 
 def test_a_far_node_that_grants_when_the_message_was_dropped_is_freed_as_its_answer_is_read(
-    nodes: ServerNodes, far: Redlock, near: Redlock
+    proxied: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
     reserved = reserve(far)
     assert client_of(near).cancel(reserved.reservation, wait=True)
     for node in range(5):
-        wait_until(lambda node=node: nodes.fence(node, "key") > number_of(reserved))
-    deliver(nodes)
-    wait_until(has(nodes, FAR_NODES, reserved.reservation))
+        wait_until(lambda node=node: proxied.fence(node, "key") > number_of(reserved))
+    deliver(proxied)
+    wait_until(has(proxied, FAR_NODES, reserved.reservation))
     client_of(far).confirm(reserved)
-    read_answers(far, nodes)
-    nodes.wait_free("key")
+    read_answers(far, proxied)
+    proxied.wait_free("key")
 
 
 def number_of(reserved: PendingReservation) -> int:
@@ -157,12 +150,11 @@ def number_of(reserved: PendingReservation) -> int:
 
 
 def test_what_a_far_node_hands_on_when_the_next_task_has_ended_lasts_for_the_grace_only(
-    nodes: ServerNodes, near: Redlock
+    proxied: ServerNodes, near: Redlock
 ) -> None:
-    far = nodes.connected()
-    lease = far.acquire("key")
-    nodes.wait_held(lease)
-    hold_back(nodes)
+    far = proxied.connected()
+    lease = proxied.lease_of(far)
+    hold_back(proxied)
     onward = Reservation(
         node_keys=(client_of(far).key_of("key").stored,),
         owner=client_of(far).new_owner_value("queued"),
@@ -170,36 +162,36 @@ def test_what_a_far_node_hands_on_when_the_next_task_has_ended_lasts_for_the_gra
     )
     assert release_with(lease, {}, onward, grace=GRACE)
     run_task(near, onward)
-    deliver(nodes, near)
-    wait_until(has(nodes, FAR_NODES, onward))
-    read_answers(far, nodes)
-    assert all(nodes.left(node, "key") <= GRACE for node in FAR_NODES)
+    deliver(proxied, near)
+    wait_until(has(proxied, FAR_NODES, onward))
+    read_answers(far, proxied)
+    assert all(proxied.left(node, "key") <= GRACE for node in FAR_NODES)
 
 
 @pytest.mark.parametrize("who", ["publisher", "worker"])
 def test_a_node_that_is_cut_off_from_one_side_is_free_once_it_answers_again(
-    nodes: ServerNodes, near: Redlock, who: str
+    proxied: ServerNodes, near: Redlock, who: str
 ) -> None:
-    cut = nodes.connected()
+    cut = proxied.connected()
     publisher, worker = (cut, near) if who == "publisher" else (near, cut)
-    nodes.cluster.partition(4)
+    proxied.cluster.partition(4)
     reserved = reserve(publisher)
     client_of(publisher).confirm(reserved)
     run_task(worker, reserved.reservation)
-    nodes.cluster.heal(4)
-    nodes.connect(cut)
-    nodes.wait_free("key")
+    proxied.cluster.heal(4)
+    proxied.connect(cut)
+    proxied.wait_free("key")
 
 
 def test_a_node_that_was_stopped_is_free_once_it_answers_again(
-    nodes: ServerNodes, near: Redlock
+    proxied: ServerNodes, near: Redlock
 ) -> None:
-    publisher = nodes.connected()
-    nodes.pause(4)
+    publisher = proxied.connected()
+    proxied.pause(4)
     reserved = reserve(publisher)
     client_of(publisher).confirm(reserved)
     run_task(near, reserved.reservation)
-    nodes.resume(4)
-    nodes.connect(publisher)
-    nodes.connect(near)
-    nodes.wait_free("key")
+    proxied.resume(4)
+    proxied.connect(publisher)
+    proxied.connect(near)
+    proxied.wait_free("key")

@@ -16,7 +16,6 @@ from celery_redlock.protocol.keys import (
     GOES_FIRST,
     LIMIT_PREFIX,
     MAX_SLOTS,
-    RATE_PREFIX,
     Key,
 )
 from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused, Vote
@@ -66,13 +65,13 @@ def test_as_many_as_the_limit_hold_the_key_each_in_a_slot_of_its_own(any_nodes: 
 
 
 @pytest.mark.parametrize("key", [limited(PREFIX + "key", 2), "key"], ids=["a slot", "a key"])
-def test_a_command_that_is_sent_twice_gets_what_it_has(any_nodes: Nodes, key: Key | str) -> None:
+def test_a_command_that_is_sent_twice_gets_what_it_has(one_node: Nodes, key: Key | str) -> None:
     command = acquire((key,), "us", LONG, 0, 0)
-    first, second = any_nodes.run(0, command), any_nodes.run(0, command)
+    first, second = one_node.run(0, command), one_node.run(0, command)
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)
     assert (second.slots, second.high) == (first.slots, first.high + 1)
-    assert [any_nodes.owner(0, slot(number)) for number in range(2)].count("us") == len(first.slots)
+    assert [one_node.owner(0, slot(number)) for number in range(2)].count("us") == len(first.slots)
 
 
 def test_one_more_is_refused_with_the_key_and_the_time_of_the_first_slot(any_nodes: Nodes) -> None:
@@ -86,15 +85,13 @@ def test_one_more_is_refused_with_the_key_and_the_time_of_the_first_slot(any_nod
     assert 0 < refused.value.expires_in <= 20
 
 
-def test_a_released_slot_is_taken_by_the_next(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_released_slot_is_taken_by_the_next(any_nodes: Nodes, client: Redlock) -> None:
     first, *_ = fill(client, 2)
     first.release()
     assert client.acquire(Limit("key", 2), wait=TIMEOUT).slot == first.slot
 
 
-def test_tokens_of_one_slot_increase(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_tokens_of_one_slot_increase(any_nodes: Nodes, client: Redlock) -> None:
     tokens: dict[int | None, list[int]] = {}
     for _ in range(12):
         lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
@@ -104,9 +101,8 @@ def test_tokens_of_one_slot_increase(any_nodes: Nodes) -> None:
 
 
 def test_a_free_slot_takes_one_round_trip(
-    any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    any_nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = any_nodes.connected()
     monkeypatch.setattr(attempt_module, "move", pytest.fail)
     assert client.acquire(Limit("key", 5), wait=TIMEOUT).is_valid
 
@@ -141,8 +137,7 @@ def test_nodes_that_granted_different_slots_agree_after_the_second_round(any_nod
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
 
 
-def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes, client: Redlock) -> None:
     share_out(any_nodes, [0, 1], [2])
     lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
     wait_until(lambda: owners(any_nodes, lease).count(lease.owner) >= 3)
@@ -161,8 +156,7 @@ def test_a_release_deletes_what_a_minority_granted_in_other_slots(any_nodes: Nod
     wait_until(lambda: strays(any_nodes, lease, 2) == 0)
 
 
-def test_an_attempt_that_is_refused_leaves_nothing(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_an_attempt_that_is_refused_leaves_nothing(any_nodes: Nodes, client: Redlock) -> None:
     share_out(any_nodes, [0, 1, 2], [0, 1, 2])
     with pytest.raises(LockContended):
         client.acquire(Limit("key", 2))
@@ -189,56 +183,54 @@ def move_to_the_second(nodes: Nodes, quarantine_ms: int = 0) -> Vote:
     return nodes.run(0, move((PAIR,), "us", 7, (1,), LONG, quarantine_ms))
 
 
-def test_the_script_moves_to_a_free_slot(any_nodes: Nodes) -> None:
-    assert isinstance(move_to_the_second(any_nodes), Acknowledged)
-    assert [any_nodes.owner(0, slot(number)) for number in range(2)] == [None, "us"]
-    assert any_nodes.fence(0, slot(1)) == 7
+def test_the_script_moves_to_a_free_slot(one_node: Nodes) -> None:
+    assert isinstance(move_to_the_second(one_node), Acknowledged)
+    assert [one_node.owner(0, slot(number)) for number in range(2)] == [None, "us"]
+    assert one_node.fence(0, slot(1)) == 7
 
 
-def test_a_slot_that_is_moved_to_lasts_as_long_as_the_lease(any_nodes: Nodes) -> None:
-    move_to_the_second(any_nodes)
-    assert LONG / 2000 < any_nodes.left(0, slot(1)) <= LONG / 1000
+def test_a_slot_that_is_moved_to_lasts_as_long_as_the_lease(one_node: Nodes) -> None:
+    move_to_the_second(one_node)
+    assert LONG / 2000 < one_node.left(0, slot(1)) <= LONG / 1000
 
 
-def test_the_script_moves_to_no_slot_that_another_has(any_nodes: Nodes) -> None:
-    any_nodes.put(0, slot(1), "them")
-    assert isinstance(move_to_the_second(any_nodes), NotHeld)
-    assert [any_nodes.owner(0, slot(number)) for number in range(2)] == ["us", "them"]
+def test_the_script_moves_to_no_slot_that_another_has(one_node: Nodes) -> None:
+    one_node.put(0, slot(1), "them")
+    assert isinstance(move_to_the_second(one_node), NotHeld)
+    assert [one_node.owner(0, slot(number)) for number in range(2)] == ["us", "them"]
 
 
 @pytest.mark.parametrize("counter", [7, 8])
 def test_the_script_moves_to_no_slot_whose_counter_is_at_the_token(
-    any_nodes: Nodes, counter: int
+    one_node: Nodes, counter: int
 ) -> None:
-    any_nodes.set_fence(0, slot(1), counter)
-    assert isinstance(move_to_the_second(any_nodes), NotHeld)
-    assert [any_nodes.owner(0, slot(number)) for number in range(2)] == ["us", None]
+    one_node.set_fence(0, slot(1), counter)
+    assert isinstance(move_to_the_second(one_node), NotHeld)
+    assert [one_node.owner(0, slot(number)) for number in range(2)] == ["us", None]
 
 
-def test_the_script_moves_to_no_slot_in_quarantine(any_nodes: Nodes) -> None:
-    any_nodes.flush(0)
-    assert isinstance(move_to_the_second(any_nodes, LONG), Quarantined)
-    assert [any_nodes.owner(0, slot(number)) for number in range(2)] == ["us", None]
+def test_the_script_moves_to_no_slot_in_quarantine(one_node: Nodes) -> None:
+    one_node.flush(0)
+    assert isinstance(move_to_the_second(one_node, LONG), Quarantined)
+    assert [one_node.owner(0, slot(number)) for number in range(2)] == ["us", None]
 
 
-def test_the_script_confirms_a_slot_that_is_ours_in_quarantine_too(any_nodes: Nodes) -> None:
-    any_nodes.flush(0)
-    any_nodes.put(0, slot(1), "us")
-    assert isinstance(move_to_the_second(any_nodes, LONG), Acknowledged)
+def test_the_script_confirms_a_slot_that_is_ours_in_quarantine_too(one_node: Nodes) -> None:
+    one_node.flush(0)
+    one_node.put(0, slot(1), "us")
+    assert isinstance(move_to_the_second(one_node, LONG), Acknowledged)
 
 
 # A lease on a slot.
 
 
-def test_a_slot_is_extended(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_slot_is_extended(any_nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire(Limit("key", 2), ttl=5.0, wait=TIMEOUT)
     lease.extend(50.0)
     assert 5 < lease.expires_in <= 50
 
 
-def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire(Limit("key", 2), wait=TIMEOUT)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
@@ -247,8 +239,7 @@ def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes) -> None:
         lease.extend()
 
 
-def test_an_extension_heals_a_node_that_lost_the_slot(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_an_extension_heals_a_node_that_lost_the_slot(any_nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire(Limit("key", 2), wait=TIMEOUT)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
@@ -274,8 +265,7 @@ def test_a_holder_that_asks_for_its_only_slot_again_is_refused_at_once(nodes: No
         client.acquire(Limit("key", 1), wait=TIMEOUT)
 
 
-def test_a_holder_of_one_slot_may_have_another(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_a_holder_of_one_slot_may_have_another(nodes: Nodes, client: Redlock) -> None:
     with client.lock(Limit("key", 2), wait=TIMEOUT) as first:
         assert client.acquire(Limit("key", 2), wait=TIMEOUT).slot != first.slot
 
@@ -283,8 +273,7 @@ def test_a_holder_of_one_slot_may_have_another(nodes: Nodes) -> None:
 # Limits that differ.
 
 
-def test_a_higher_limit_lets_more_in_at_once(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_higher_limit_lets_more_in_at_once(any_nodes: Nodes, client: Redlock) -> None:
     fill(client, 2)
     assert client.acquire(Limit("key", 3), wait=TIMEOUT).slot == 2
 
@@ -310,8 +299,7 @@ def test_limits_that_differ_never_let_more_in_than_the_highest(nodes: Nodes) -> 
     assert [info for info in clients[0].holders(Limit("key", 6))[4:] if info] == []
 
 
-def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes, client: Redlock) -> None:
     leases = [
         client.acquire(Limit("key", MAX_SLOTS), ttl=60.0, wait=TIMEOUT) for _ in range(MAX_SLOTS)
     ]
@@ -323,8 +311,7 @@ def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes) -> None:
 # Several keys.
 
 
-def test_keys_limits_and_rates_are_acquired_all_or_none(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_keys_limits_and_rates_are_acquired_all_or_none(any_nodes: Nodes, client: Redlock) -> None:
     client.acquire(Limit("tenant", 1), wait=TIMEOUT)
     with pytest.raises(LockContended) as refused:
         client.acquire(["account", Limit("tenant", 1), Rate("calls", "1/h")])
@@ -333,24 +320,27 @@ def test_keys_limits_and_rates_are_acquired_all_or_none(any_nodes: Nodes) -> Non
     any_nodes.wait_free(f"{client_of(client).key_of(Rate('calls', '1/h')).stored}0")
 
 
-def test_keys_limits_and_rates_are_held_together(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_keys_limits_and_rates_are_held_together(any_nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire(["account", Limit("tenant", 2), Rate("calls", "2/h")], wait=TIMEOUT)
     assert lease.keys == ("account", "tenant", "calls")
     assert set(lease.slots) == {"tenant"}
     assert client.holder("account") is not None
 
 
-def test_a_key_with_a_limit_is_another_lock_than_the_key_without(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    client.acquire("key", wait=TIMEOUT)
-    assert client.acquire(Limit("key", 1), wait=TIMEOUT).is_valid
-
-
-def test_a_limit_and_a_rate_of_one_key_are_two_locks(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    client.acquire(Limit("key", 1), wait=TIMEOUT)
-    assert client.acquire(Rate("key", "1/h"), wait=TIMEOUT).is_valid
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("key", Limit("key", 1)),
+        (Limit("key", 1), Rate("key", "1/h")),
+        (Rate("key", "1/h"), Rate("key", "1/m")),
+    ],
+    ids=["key and limit", "limit and rate", "rates of two periods"],
+)
+def test_a_key_its_limit_and_each_of_its_rates_are_locks_of_their_own(
+    client: Redlock, any_nodes: Nodes, one: str | Limit | Rate, other: str | Limit | Rate
+) -> None:
+    client.acquire(one, wait=TIMEOUT)
+    assert client.acquire(other, wait=TIMEOUT).is_valid
 
 
 def test_keys_that_end_like_a_slot_are_locks_of_their_own(any_nodes: Nodes) -> None:
@@ -364,8 +354,7 @@ def test_keys_that_end_like_a_slot_are_locks_of_their_own(any_nodes: Nodes) -> N
 # What stands where a slot should be.
 
 
-def test_a_slot_that_is_no_string_is_not_granted(servers: ServerNodes) -> None:
-    client = servers.connected()
+def test_a_slot_that_is_no_string_is_not_granted(servers: ServerNodes, client: Redlock) -> None:
     for node in range(5):
         servers.cluster.client(node).rpush(slot(0), "a list")
     assert client.acquire(Limit("key", 2), wait=TIMEOUT).slot == 1
@@ -389,8 +378,7 @@ def owners_of_strings(servers: ServerNodes, lease: Lease) -> list[str | None]:
     return [servers.owner(node, slot(0)) for node in (2, 3, 4)]
 
 
-def test_a_slot_that_never_expires_is_not_granted(servers: ServerNodes) -> None:
-    client = servers.connected()
+def test_a_slot_that_never_expires_is_not_granted(servers: ServerNodes, client: Redlock) -> None:
     for node in range(5):
         servers.cluster.client(node).set(slot(0), "a program")
     with pytest.raises(LockContended, match="without an expiry"):
@@ -422,26 +410,25 @@ def ask(nodes: Nodes, name: str, since: int) -> Vote:
     return nodes.run(0, acquire((PAIR,), name, LONG, 0, 0, "", waiter))
 
 
-def test_fair_waiters_share_the_free_slots_in_order(any_nodes: Nodes) -> None:
+def test_fair_waiters_share_the_free_slots_in_order(one_node: Nodes) -> None:
     for number in range(2):
-        any_nodes.put(0, slot(number), f"holder {number}")
+        one_node.put(0, slot(number), f"holder {number}")
     for since, name in enumerate(("first", "second", "third"), 1):
-        assert isinstance(ask(any_nodes, name, since), Refused)
+        assert isinstance(ask(one_node, name, since), Refused)
     for number in range(2):
-        any_nodes.run(0, release((PAIR.at(number),), f"holder {number}", 7))
-    assert isinstance(ask(any_nodes, "third", 3), Refused)
-    assert isinstance(ask(any_nodes, "second", 2), Granted)
-    last = ask(any_nodes, "third", 3)
+        one_node.run(0, release((PAIR.at(number),), f"holder {number}", 7))
+    assert isinstance(ask(one_node, "third", 3), Refused)
+    assert isinstance(ask(one_node, "second", 2), Granted)
+    last = ask(one_node, "third", 3)
     assert isinstance(last, Refused)
     assert GOES_FIRST + "first" in {holder.owner for holder in last.holders}
-    assert isinstance(ask(any_nodes, "first", 1), Granted)
+    assert isinstance(ask(one_node, "first", 1), Granted)
 
 
 # People who look, and take away.
 
 
-def test_the_holders_of_all_slots_are_shown(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_the_holders_of_all_slots_are_shown(any_nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
     assert lease.slot is not None
     wait_until(lambda: owners(any_nodes, lease) == [lease.owner] * 5)
@@ -460,16 +447,8 @@ def test_a_lock_that_is_taken_away_is_taken_from_all_its_holders(any_nodes: Node
             lease.extend()
 
 
-def test_a_rate_that_is_taken_away_starts_anew(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_rate_that_is_taken_away_starts_anew(any_nodes: Nodes, client: Redlock) -> None:
     once = Rate("key", "1/h")
     client.acquire(once, wait=TIMEOUT)
     assert client.force_release(once)
     assert client.acquire(once, wait=TIMEOUT).is_valid
-
-
-def test_rates_of_other_periods_are_other_locks(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    assert client_of(client).key_of(Rate("key", "1/h")).stored.startswith(RATE_PREFIX)
-    client.acquire(Rate("key", "1/h"), wait=TIMEOUT)
-    assert client.acquire(Rate("key", "1/m"), wait=TIMEOUT).is_valid

@@ -33,8 +33,7 @@ def test_a_majority_that_forgot_a_lease_is_not_armed(
 ) -> None:
     """Whether those that remember can be asked or not."""
     client, other = nodes.connected(), nodes.connected()
-    lease = client.acquire("key")
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(client)
     nodes.kill(*(node for node in (3, 4) if node not in remember))
     nodes.kill(0, 1, 2)
     nodes.restart(0, 1, 2)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from celery_redlock import LockContended, Rate
+from celery_redlock import LockContended, Rate, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import Key, wait_queue_key
@@ -67,8 +67,7 @@ def kept(slots: int, period_ms: int) -> Key:
     return Key.of(PREFIX, "key", slots, period_ms)
 
 
-def test_so_many_get_it_in_a_period(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_so_many_get_it_in_a_period(any_nodes: Nodes, client: Redlock) -> None:
     for _ in range(2):
         assert client.acquire(HOUR, wait=TIMEOUT).is_valid
     with pytest.raises(LockContended):
@@ -87,8 +86,7 @@ def test_one_more_is_refused_with_the_time_at_which_a_slot_is_free(any_nodes: No
     assert 3600 < refused.value.expires_in < 3673
 
 
-def test_a_holder_does_not_give_its_slot_back(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_holder_does_not_give_its_slot_back(any_nodes: Nodes, client: Redlock) -> None:
     for _ in range(2):
         assert client.acquire(HOUR, wait=TIMEOUT).release()
     with pytest.raises(LockContended):
@@ -104,159 +102,156 @@ def test_an_attempt_that_gets_no_lease_gives_its_slots_back(any_nodes: Nodes) ->
         assert client.acquire(HOUR, wait=TIMEOUT).is_valid
 
 
-def test_an_extension_does_not_keep_the_slot_longer(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_an_extension_does_not_keep_the_slot_longer(any_nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire(Rate("key", "1/s"), wait=TIMEOUT)
     lease.extend(60.0)
     assert client.acquire(Rate("key", "1/s"), wait=TIMEOUT).is_valid
 
 
-def test_the_next_one_gets_it_a_period_after_the_first(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_the_next_one_gets_it_a_period_after_the_first(nodes: Nodes, client: Redlock) -> None:
     began = time.monotonic()
     for _ in range(3):
         client.acquire(Rate("key", "2/s"), wait=TIMEOUT)
     assert time.monotonic() - began > 1.0
 
 
-def test_waiters_have_turns_of_their_own(any_nodes: Nodes) -> None:
+def test_waiters_have_turns_of_their_own(one_node: Nodes) -> None:
     key = kept(2, LONG)
     for _ in range(2):
-        assert isinstance(take(any_nodes, key), Granted)
-    turns = [turn(ask(any_nodes, key, f"w{since}", since=since)) for since in range(4)]
+        assert isinstance(take(one_node, key), Granted)
+    turns = [turn(ask(one_node, key, f"w{since}", since=since)) for since in range(4)]
     assert max(turns[:2]) <= 60.001
     # Less the time between their questions.
     assert [turns[2] - turns[0], turns[3] - turns[1]] == pytest.approx([60, 60], abs=20)
 
 
-def test_a_waiter_of_a_smaller_rank_has_the_next_turn(any_nodes: Nodes) -> None:
+def test_a_waiter_of_a_smaller_rank_has_the_next_turn(one_node: Nodes) -> None:
     key = kept(1, LONG)
-    take(any_nodes, key)
-    first, second = (turn(ask(any_nodes, key, f"w{since}", since=since)) for since in (2, 3))
-    urgent = turn(ask(any_nodes, key, "urgent", since=4, rank=-1))
+    take(one_node, key)
+    first, second = (turn(ask(one_node, key, f"w{since}", since=since)) for since in (2, 3))
+    urgent = turn(ask(one_node, key, "urgent", since=4, rank=-1))
     assert urgent <= first < second
 
 
-def test_one_whose_turn_went_to_a_smaller_rank_gets_the_turn_after_it(any_nodes: Nodes) -> None:
+def test_one_whose_turn_went_to_a_smaller_rank_gets_the_turn_after_it(one_node: Nodes) -> None:
     key = kept(1, LONG)
-    take(any_nodes, key)
-    _, second = (turn(ask(any_nodes, key, f"w{since}", since=since)) for since in (2, 3))
-    ask(any_nodes, key, "urgent", since=4, rank=-1)
-    assert turn(ask(any_nodes, key, "w2", since=2)) == pytest.approx(second, abs=20)
-    assert turn(ask(any_nodes, key, "w3", since=3)) > second + 20
+    take(one_node, key)
+    _, second = (turn(ask(one_node, key, f"w{since}", since=since)) for since in (2, 3))
+    ask(one_node, key, "urgent", since=4, rank=-1)
+    assert turn(ask(one_node, key, "w2", since=2)) == pytest.approx(second, abs=20)
+    assert turn(ask(one_node, key, "w3", since=3)) > second + 20
 
 
-def test_a_waiter_keeps_its_turn_when_it_asks_again(any_nodes: Nodes) -> None:
+def test_a_waiter_keeps_its_turn_when_it_asks_again(one_node: Nodes) -> None:
     key = kept(1, LONG)
-    take(any_nodes, key)
-    first, second = (turn(ask(any_nodes, key, f"w{since}", since=since)) for since in (1, 2))
-    assert turn(ask(any_nodes, key, "w1", since=1)) <= first
-    assert turn(ask(any_nodes, key, "w2", since=2)) <= second
+    take(one_node, key)
+    first, second = (turn(ask(one_node, key, f"w{since}", since=since)) for since in (1, 2))
+    assert turn(ask(one_node, key, "w1", since=1)) <= first
+    assert turn(ask(one_node, key, "w2", since=2)) <= second
 
 
-def test_one_that_waits_no_longer_has_no_turn(any_nodes: Nodes) -> None:
+def test_one_that_waits_no_longer_has_no_turn(one_node: Nodes) -> None:
     key = kept(1, LONG)
-    take(any_nodes, key)
-    first = turn(ask(any_nodes, key, "w1"))
-    ask(any_nodes, key, "w1", keep_ms=0)
-    assert turn(ask(any_nodes, key, "w2")) <= first
+    take(one_node, key)
+    first = turn(ask(one_node, key, "w1"))
+    ask(one_node, key, "w1", keep_ms=0)
+    assert turn(ask(one_node, key, "w2")) <= first
 
 
-def test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is(any_nodes: Nodes) -> None:
+def test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is(one_node: Nodes) -> None:
     key = kept(1, SHORT)
 
     def is_refused() -> bool:
-        let_a_turn_come(any_nodes, key)
-        return kept_for(take(any_nodes, key)) == "waiting w5"
+        let_a_turn_come(one_node, key)
+        return kept_for(take(one_node, key)) == "waiting w5"
 
     wait_until(is_refused)
 
 
-def test_a_waiter_that_asked_later_does_not_take_it_either(any_nodes: Nodes) -> None:
+def test_a_waiter_that_asked_later_does_not_take_it_either(one_node: Nodes) -> None:
     key = kept(1, SHORT)
 
     def is_refused() -> bool:
-        let_a_turn_come(any_nodes, key)
-        return kept_for(ask(any_nodes, key, "w6", since=6)) == "waiting w5"
+        let_a_turn_come(one_node, key)
+        return kept_for(ask(one_node, key, "w6", since=6)) == "waiting w5"
 
     wait_until(is_refused)
 
 
-def test_one_that_asked_before_takes_it_however_late_it_comes(any_nodes: Nodes) -> None:
+def test_one_that_asked_before_takes_it_however_late_it_comes(one_node: Nodes) -> None:
     key = kept(1, SHORT)
 
     def is_granted() -> bool:
-        let_a_turn_come(any_nodes, key)
-        newcomer = take(any_nodes, key)
-        late = ask(any_nodes, key, "w4", since=4)
+        let_a_turn_come(one_node, key)
+        newcomer = take(one_node, key)
+        late = ask(one_node, key, "w4", since=4)
         return kept_for(newcomer) == "waiting w5" and isinstance(late, Granted)
 
     wait_until(is_granted)
 
 
-def test_one_of_a_smaller_rank_takes_the_slot_of_one_whose_turn_it_is(any_nodes: Nodes) -> None:
+def test_one_of_a_smaller_rank_takes_the_slot_of_one_whose_turn_it_is(one_node: Nodes) -> None:
     key = kept(1, SHORT)
 
     def is_granted() -> bool:
-        let_a_turn_come(any_nodes, key)
-        newcomer = take(any_nodes, key)
-        urgent = ask(any_nodes, key, "urgent", since=9, rank=-1)
+        let_a_turn_come(one_node, key)
+        newcomer = take(one_node, key)
+        urgent = ask(one_node, key, "urgent", since=9, rank=-1)
         return kept_for(newcomer) == "waiting w5" and isinstance(urgent, Granted)
 
     wait_until(is_granted)
 
 
-def test_a_newcomer_takes_what_those_whose_turn_it_is_leave(any_nodes: Nodes) -> None:
+def test_a_newcomer_takes_what_those_whose_turn_it_is_leave(one_node: Nodes) -> None:
     key = kept(2, SHORT)
 
     def is_shared() -> bool:
-        let_a_turn_come(any_nodes, key)
-        first, second = take(any_nodes, key), take(any_nodes, key)
+        let_a_turn_come(one_node, key)
+        first, second = take(one_node, key), take(one_node, key)
         return isinstance(first, Granted) and kept_for(second) == "waiting w5"
 
     wait_until(is_shared)
 
 
-def test_a_slot_is_not_kept_for_one_that_does_not_come(any_nodes: Nodes) -> None:
+def test_a_slot_is_not_kept_for_one_that_does_not_come(one_node: Nodes) -> None:
     key = kept(1, SHORT)
-    let_a_turn_come(any_nodes, key)
-    wait_until(lambda: isinstance(take(any_nodes, key), Granted))
+    let_a_turn_come(one_node, key)
+    wait_until(lambda: isinstance(take(one_node, key), Granted))
 
 
-def test_one_that_does_not_come_to_its_turn_is_forgotten(any_nodes: Nodes) -> None:
+def test_one_that_does_not_come_to_its_turn_is_forgotten(one_node: Nodes) -> None:
     key = kept(1, SHORT)
-    let_a_turn_come(any_nodes, key)
+    let_a_turn_come(one_node, key)
 
     def is_forgotten() -> bool:
-        ask(any_nodes, key, "w6", since=6)
-        return "w5" not in any_nodes.waiting(0, key.stored)
+        ask(one_node, key, "w6", since=6)
+        return "w5" not in one_node.waiting(0, key.stored)
 
     wait_until(is_forgotten)
 
 
-def test_one_that_comes_back_is_where_it_was_in_the_order(any_nodes: Nodes) -> None:
+def test_one_that_comes_back_is_where_it_was_in_the_order(one_node: Nodes) -> None:
     key = kept(1, LONG)
-    take(any_nodes, key)
+    take(one_node, key)
     for since in (6, 5, 7):
-        ask(any_nodes, key, f"w{since}", since=since)
-    assert any_nodes.waiting(0, key.stored) == ["w5", "w6", "w7"]
-    assert turn(ask(any_nodes, key, "w6", since=6)) == pytest.approx(2 * LONG / 1000, abs=20)
+        ask(one_node, key, f"w{since}", since=since)
+    assert one_node.waiting(0, key.stored) == ["w5", "w6", "w7"]
+    assert turn(ask(one_node, key, "w6", since=6)) == pytest.approx(2 * LONG / 1000, abs=20)
 
 
-def test_a_waiter_whose_attempt_is_undone_keeps_its_place(any_nodes: Nodes) -> None:
+def test_a_waiter_whose_attempt_is_undone_keeps_its_place(one_node: Nodes) -> None:
     key = kept(1, SHORT)
 
     def is_kept() -> bool:
-        let_a_turn_come(any_nodes, key)
-        granted = isinstance(ask(any_nodes, key, "w5", since=5), Granted)
-        any_nodes.run(0, release((key,), "w5", 0))
-        return granted and any_nodes.waiting(0, key.stored) == ["w5"]
+        let_a_turn_come(one_node, key)
+        granted = isinstance(ask(one_node, key, "w5", since=5), Granted)
+        one_node.run(0, release((key,), "w5", 0))
+        return granted and one_node.waiting(0, key.stored) == ["w5"]
 
     wait_until(is_kept)
 
 
-def test_a_waiter_that_has_its_lock_waits_no_longer(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_waiter_that_has_its_lock_waits_no_longer(any_nodes: Nodes, client: Redlock) -> None:
     key = Rate("key", "1/s")
     for _ in range(2):
         client.acquire(key, wait=TIMEOUT)
@@ -269,25 +264,25 @@ def test_a_waiter_that_has_its_lock_waits_no_longer(any_nodes: Nodes) -> None:
     )
 
 
-def test_five_thousand_waiters_have_turns_in_order(servers: ServerNodes) -> None:
+def test_five_thousand_waiters_have_turns_in_order(one_server: ServerNodes) -> None:
     key = kept(10, LONG)
     for _ in range(10):
-        take(servers, key)
+        take(one_server, key)
     crowd = {f"w{number}": number for number in range(5000)}
-    servers.cluster.client(0).zadd(wait_queue_key(key.stored), crowd)
-    late = servers.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 5000, 10**9)))
+    one_server.cluster.client(0).zadd(wait_queue_key(key.stored), crowd)
+    late = one_server.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 5000, 10**9)))
     assert turn(late) == pytest.approx(501 * LONG / 1000, abs=60)
 
 
-def test_of_more_waiters_than_a_node_remembers_the_first_ones_stay(servers: ServerNodes) -> None:
+def test_of_more_waiters_than_a_node_remembers_the_first_ones_stay(one_server: ServerNodes) -> None:
     key = kept(1, LONG)
-    take(servers, key)
+    take(one_server, key)
     crowd = {f"w{number}": number for number in range(10, MAX_TURNS + 10)}
-    servers.cluster.client(0).zadd(wait_queue_key(key.stored), crowd)
-    ask(servers, key, "early", since=5)
-    late = servers.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 10**6, 10**9)))
+    one_server.cluster.client(0).zadd(wait_queue_key(key.stored), crowd)
+    ask(one_server, key, "early", since=5)
+    late = one_server.run(0, acquire((key,), "late", LONG, 0, 0, "", Waiter("late", 10**6, 10**9)))
     assert turn(late) > 0
-    waiting = servers.waiting(0, key.stored)
+    waiting = one_server.waiting(0, key.stored)
     assert (len(waiting), waiting[0], "late" in waiting) == (MAX_TURNS, "early", False)
 
 
@@ -297,8 +292,7 @@ def test_a_rate_that_nodes_have_lost_in_part_is_granted_again_by_no_minority(nod
     lease = client.acquire(once, wait=TIMEOUT)
     slot = f"{client_of(client).key_of(once).stored}0"
     wait_until(lambda: nodes.owners(slot) == [lease.owner] * 5)
-    for node in (0, 1):
-        nodes.forget(node, slot)
+    nodes.lose(slot, (0, 1))
     with pytest.raises(LockContended):
         client.acquire(once)
 
@@ -313,9 +307,8 @@ def test_calls_that_wait_for_a_rate_get_it_one_after_the_other(nodes: Nodes) -> 
 
 @pytest.mark.parametrize("ttl", [None, 60.0, 2 * 3600.0], ids=["free", "soon free", "free later"])
 def test_a_release_sets_the_slot_for_the_rest_of_the_period_where_no_quorum_has_it(
-    any_nodes: Nodes, ttl: float | None
+    any_nodes: Nodes, client: Redlock, ttl: float | None
 ) -> None:
-    client = any_nodes.connected()
     rate = Rate("key", "1/h")
     lease = client.acquire(rate, wait=TIMEOUT)
     (place,) = client_of(client).key_of(rate).places
@@ -328,9 +321,9 @@ def test_a_release_sets_the_slot_for_the_rest_of_the_period_where_no_quorum_has_
     assert any_nodes.left(0, place) > max(3600.0, ttl or 0.0) - TIMEOUT
 
 
-def test_a_second_round_that_finds_the_slot_taken_names_when_it_is_free(any_nodes: Nodes) -> None:
+def test_a_second_round_that_finds_the_slot_taken_names_when_it_is_free(one_node: Nodes) -> None:
     key = kept(2, LONG)
-    any_nodes.put(0, key.places[1], "them")
-    refused = any_nodes.run(0, move((key,), "us", 7, (1,), LONG, 0))
+    one_node.put(0, key.places[1], "them")
+    refused = one_node.run(0, move((key,), "us", 7, (1,), LONG, 0))
     assert isinstance(refused, NotHeld)
     assert refused.turn_in > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +14,7 @@ from celery_redlock.protocol.commands import CHUNK_BYTES, read_register, write_r
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, Failed, RegisterContents, Superseded, Vote
 from celery_redlock.testing import LocalCluster
+from tests.support.cases import first_of
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
@@ -352,14 +353,7 @@ BREAKS: dict[str, Break] = {
 }
 
 
-@pytest.fixture
-def proxied(redlock_cluster_factory: Callable[..., LocalCluster]) -> Iterator[ServerNodes]:
-    found = ServerNodes(redlock_cluster_factory(5, proxy=True))
-    yield found
-    found.close()
-
-
-@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("how", first_of(BREAKS))
 def test_a_minority_of_broken_nodes_is_borne(proxied: ServerNodes, how: str) -> None:
     client = proxied.connected(node_timeout=2.0)
     register = of(client)
@@ -374,7 +368,7 @@ def test_a_minority_of_broken_nodes_is_borne(proxied: ServerNodes, how: str) -> 
         register.write(7, {})
 
 
-@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("how", first_of(BREAKS))
 def test_a_majority_of_broken_nodes_is_named(proxied: ServerNodes, how: str) -> None:
     register = of(proxied.connected(node_timeout=0.3))
     of(proxied.client()).write(7, {"a": (1, "before")})
@@ -412,10 +406,10 @@ def test_memory_nodes_that_talk_garbage_are_failed_nodes(redlock_memory_nodes: l
         register.read()
 
 
-def test_votes_of_every_sort_of_node_are_the_same(any_nodes: Nodes) -> None:
-    done = write_to(any_nodes, [0], 7, a=(1, "text"))
+def test_votes_of_every_sort_of_node_are_the_same(one_node: Nodes) -> None:
+    done = write_to(one_node, [0], 7, a=(1, "text"))
     assert done == [Acknowledged()]
-    assert write_to(any_nodes, [0], 6, a=(1, "text")) == [Superseded(7)]
-    told = any_nodes.run(0, read_register(RECORD, 8, ["a"], max_bytes=3))
+    assert write_to(one_node, [0], 6, a=(1, "text")) == [Superseded(7)]
+    told = one_node.run(0, read_register(RECORD, 8, ["a"], max_bytes=3))
     assert told == RegisterContents(8, {"a": VersionedValue(7, 1, "text")})
-    assert not isinstance(any_nodes.run(0, read_register(RECORD)), Failed)
+    assert not isinstance(one_node.run(0, read_register(RECORD)), Failed)

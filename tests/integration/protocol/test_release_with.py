@@ -40,8 +40,7 @@ def back_to(client: Redlock, name: str, seconds: float = 3600.0) -> Reservation:
     )
 
 
-def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_each_key_ends_as_it_was_told(any_nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["gone", "kept"], [MESSAGE])
     any_nodes.wait_held(lease)
     actions = {
@@ -56,8 +55,7 @@ def test_each_key_ends_as_it_was_told(any_nodes: Nodes) -> None:
     assert any_nodes.owners("kept") == [lease.owner] * 5
 
 
-def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     for node in range(5):
         any_nodes.set_fence(node, "key", 1)
@@ -67,8 +65,7 @@ def test_finishing_raises_the_counters_as_a_release_does(any_nodes: Nodes) -> No
     )
 
 
-def test_a_lease_ends_once(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_lease_ends_once(any_nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     assert release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")})
     assert not release_with(lease, {})
@@ -77,16 +74,14 @@ def test_a_lease_ends_once(any_nodes: Nodes) -> None:
     wait_until(lambda: any_nodes.owners(MESSAGE) == ["finished"] * 5)
 
 
-def test_a_lease_that_was_released_leaves_nothing(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_a_lease_that_was_released_leaves_nothing(nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     lease.release()
     assert not release_with(lease, {Key.read(MESSAGE): ReleaseAction(60_000, "finished")})
     nodes.wait_free(MESSAGE)
 
 
-def test_what_somebody_else_has_is_not_marked(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_what_somebody_else_has_is_not_marked(any_nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     any_nodes.hold(MESSAGE, "them", range(5))
@@ -103,8 +98,7 @@ def test_keys_without_a_fate_of_their_own_keep_their_minimum_hold(nodes: Nodes) 
     wait_until(lambda: all(0 < nodes.left(node, "key") <= 20 for node in range(5)))
 
 
-def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_lock_is_handed_back_until_its_message_ends(any_nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["key"], [MESSAGE])
     any_nodes.wait_held(lease)
     back = back_to(client, "key")
@@ -125,8 +119,7 @@ def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
     monkeypatch.setattr(channels, "_FOLLOWUP_WINDOW", 0.0)  # whatever is late is later than that
     monkeypatch.setattr(release, "_LINGER", 0.0)
     client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(client)
     any_nodes.pause(3, 4)
     back = back_to(client, "key")
     assert release_with(lease, {}, back, grace=GRACE)
@@ -139,14 +132,12 @@ def test_a_stopped_node_that_hands_back_late_keeps_it_for_the_grace_only(
 
 def test_nothing_is_handed_back_to_a_message_that_has_ended(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(client)
     assert release_with(lease, {}, back_to(client, "key", seconds=-1.0))
     any_nodes.wait_free("key")
 
 
-def test_keys_that_a_lease_does_not_have_are_not_handed_back(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_keys_that_a_lease_does_not_have_are_not_handed_back(nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire("key")
     assert release_with(lease, {}, back_to(client, "other"))
     nodes.connect(client)
@@ -156,22 +147,19 @@ def test_keys_that_a_lease_does_not_have_are_not_handed_back(nodes: Nodes) -> No
 
 def test_a_lost_lock_is_not_handed_back_over_its_next_holder(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+    lease = any_nodes.lease_of(client)
     any_nodes.hold("key", "them", range(5))
     assert not release_with(lease, {}, back_to(client, "key"))
     assert any_nodes.owners("key") == ["them"] * 5
 
 
-def test_finishing_without_nodes_does_not_raise(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_finishing_without_nodes_does_not_raise(nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire("key")
     nodes.kill(*range(5))
     assert not release_with(lease, {}, back_to(client, "key"))
 
 
-def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_some_keys_are_given_up_and_the_lease_goes_on(any_nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["queued", "run"], [MESSAGE], ttl=5.0)
     any_nodes.wait_held(lease)
     release_keys(lease, [client_of(client).key_of("queued")])
@@ -197,16 +185,14 @@ def test_the_keys_of_a_lease_are_those_that_were_asked_for(any_nodes: Nodes) -> 
 
 
 def test_of_a_lease_without_the_keys_that_were_asked_for_the_others_are_named(
-    any_nodes: Nodes,
+    any_nodes: Nodes, client: Redlock
 ) -> None:
-    client = any_nodes.connected()
     lease = client_of(client).acquire_for_task(["queued"], [MESSAGE])
     release_keys(lease, [client_of(client).key_of("queued")])
     assert lease.keys == (MESSAGE,)
 
 
-def test_a_stopped_node_gives_up_what_it_takes_late(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_stopped_node_gives_up_what_it_takes_late(any_nodes: Nodes, client: Redlock) -> None:
     any_nodes.pause(3, 4)
     lease = client_of(client).acquire_for_task(["queued", "run"])
     release_keys(lease, [client_of(client).key_of("queued")])
@@ -216,9 +202,8 @@ def test_a_stopped_node_gives_up_what_it_takes_late(any_nodes: Nodes) -> None:
 
 
 def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
-    nodes: Nodes,
+    nodes: Nodes, client: Redlock
 ) -> None:
-    client = nodes.connected()
     lease = client_of(client).acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
     command, round_ = holding_of(lease).extend_command(client_of(client).transport.now())
@@ -233,9 +218,8 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
     assert lease.is_valid
 
 
-def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
-    client = nodes.connected()
-    for _ in range(5):
+def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes, client: Redlock) -> None:
+    for _ in range(2):
         lease = client_of(client).acquire_for_task(["queued", "run"], ttl=4.0, wait=TIMEOUT)
         client.watch(lease)
         renewed = holding_of(lease).valid_until
@@ -245,8 +229,7 @@ def test_keys_are_given_up_while_the_watchdog_renews_them(nodes: Nodes) -> None:
         assert lease.release()
 
 
-def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_what_was_given_up_is_not_healed(nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
     release_keys(lease, [client_of(client).key_of("queued")])
@@ -261,16 +244,14 @@ def test_what_was_given_up_is_not_healed(nodes: Nodes) -> None:
     assert not any(nodes.owners("queued"))
 
 
-def test_a_lease_keeps_one_key_at_least(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_a_lease_keeps_one_key_at_least(nodes: Nodes, client: Redlock) -> None:
     lease = client_of(client).acquire_for_task(["queued", "run"])
     with pytest.raises(ValueError, match="release the lease instead"):
         release_keys(lease, [client_of(client).key_of("queued"), client_of(client).key_of("run")])
     assert lease.release()
 
 
-def test_giving_up_what_is_not_held_does_nothing(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_giving_up_what_is_not_held_does_nothing(nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire("key")
     release_keys(lease, [client_of(client).key_of("other")])
     assert lease.keys == ("key",)

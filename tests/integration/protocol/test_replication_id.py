@@ -15,7 +15,7 @@ import pytest
 from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.votes import Granted, Quarantined, Vote
 from celery_redlock.testing import LocalCluster
-from tests.integration.protocol.conftest import DEBIAN_PARAM, binary_of
+from tests.integration.protocol.conftest import DEBIAN_PARAM, OLDEST_PARAM, binary_of
 from tests.support.commands import acquire
 from tests.support.nodes import ServerNodes
 from tests.support.replication import back_up, follow, free_backlog, promote, replication
@@ -187,6 +187,13 @@ def test_the_id_is_new_without_a_loss_and_nothing_else_is(pair: LocalCluster, sc
         seen.append(shown["master_replid"])
 
 
+#: What follows from the ids, the oldest server shows in `make test-full`.
+follows_from_the_ids = pytest.mark.parametrize(
+    "binary", ["servers", OLDEST_PARAM, DEBIAN_PARAM], indirect=True
+)
+
+
+@follows_from_the_ids
 @pytest.mark.parametrize("scene", HARMLESS)
 def test_a_node_that_has_lost_nothing_votes(pair: LocalCluster, scene: Scene) -> None:
     for _ in scene(pair):
@@ -195,6 +202,7 @@ def test_a_node_that_has_lost_nothing_votes(pair: LocalCluster, scene: Scene) ->
         assert armed_state(pair) == "serving"
 
 
+@follows_from_the_ids
 @pytest.mark.parametrize("scene", PROMOTIONS)
 def test_a_process_that_was_promoted_is_quarantined(pair: LocalCluster, scene: Scene) -> None:
     for _ in scene(pair):
@@ -203,6 +211,7 @@ def test_a_process_that_was_promoted_is_quarantined(pair: LocalCluster, scene: S
         arm_nodes(pair.urls[:1], force=True)
 
 
+@follows_from_the_ids
 def test_a_replica_that_takes_writes_does_not_vote(pair: LocalCluster) -> None:
     pair.client(0).config_set("replica-read-only", "no")
     back_up(pair, 1)
@@ -211,6 +220,7 @@ def test_a_replica_that_takes_writes_does_not_vote(pair: LocalCluster) -> None:
     assert isinstance(asked(pair), Quarantined)
 
 
+@follows_from_the_ids
 def test_a_quarantine_lasts_on_when_the_id_is_new_without_a_loss(pair: LocalCluster) -> None:
     pair.flush(0)
     assert isinstance(asked(pair, 600_000), Quarantined)
@@ -221,6 +231,7 @@ def test_a_quarantine_lasts_on_when_the_id_is_new_without_a_loss(pair: LocalClus
     assert left.remaining > 60.0
 
 
+@follows_from_the_ids
 def test_a_node_that_was_promoted_votes_on_when_its_backlog_is_freed(pair: LocalCluster) -> None:
     for _ in demoted_and_promoted(pair):
         assert isinstance(asked(pair, 1), Quarantined)

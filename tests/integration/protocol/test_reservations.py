@@ -28,6 +28,12 @@ def everywhere(nodes: Nodes, reserved: PendingReservation, name: str = "key") ->
     return nodes.owners(name) == [reserved.reservation.owner] * len(nodes)
 
 
+def reserve_everywhere(nodes: Nodes, client: Redlock, **options: object) -> PendingReservation:
+    reserved = reserve(client, **options)  # type: ignore[arg-type]
+    wait_until(lambda: everywhere(nodes, reserved))
+    return reserved
+
+
 @pytest.fixture(autouse=True)
 def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, a node that nobody stopped is only slow."""
@@ -45,8 +51,7 @@ def long_on(nodes: Nodes, client: Redlock, reserved: PendingReservation, *which:
 
 def test_a_reservation_stands_for_its_grace_until_it_is_lengthened(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(any_nodes, reserved))
+    reserved = reserve_everywhere(any_nodes, client)
     assert all(any_nodes.left(node, "key") <= GRACE for node in range(5))
     client_of(client).confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
@@ -58,10 +63,8 @@ def test_a_reservation_whose_maker_dies_ends_with_its_grace(nodes: Nodes) -> Non
     nodes.wait_free("key")
 
 
-def test_a_grace_is_not_longer_than_the_reservation(nodes: Nodes) -> None:
-    client = nodes.connected()
-    reserved = reserve(client, ttl=5.0)
-    wait_until(lambda: everywhere(nodes, reserved))
+def test_a_grace_is_not_longer_than_the_reservation(nodes: Nodes, client: Redlock) -> None:
+    reserved = reserve_everywhere(nodes, client, ttl=5.0)
     client_of(client).confirm(reserved)
     nodes.connect(client)
     assert all(nodes.left(node, "key") <= 5 for node in range(5))
@@ -100,9 +103,8 @@ def test_a_node_that_answers_after_the_quorum_is_lengthened_as_well(servers: Ser
 
 
 def test_a_slow_node_is_lengthened_when_its_answer_is_read(
-    servers: ServerNodes,
+    servers: ServerNodes, client: Redlock
 ) -> None:
-    client = servers.connected()
     servers.pause(4)
     reserved = reserve(client)
     client_of(client).confirm(reserved)
@@ -113,8 +115,7 @@ def test_a_slow_node_is_lengthened_when_its_answer_is_read(
 
 def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(any_nodes, reserved))
+    reserved = reserve_everywhere(any_nodes, client)
     any_nodes.put(0, "key", "them", ttl=5.0)
     any_nodes.forget(1, "key")
     client_of(client).confirm(reserved)
@@ -125,8 +126,7 @@ def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) ->
 
 def test_a_reservation_is_lengthened_behind_whoever_uses_its_connections(nodes: Nodes) -> None:
     client = nodes.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(nodes, reserved))
+    reserved = reserve_everywhere(nodes, client)
     borrowed = client_of(client).transport.checkout()
     client_of(client).confirm(reserved)
     client_of(client).transport.checkin(borrowed)
@@ -135,8 +135,7 @@ def test_a_reservation_is_lengthened_behind_whoever_uses_its_connections(nodes: 
 
 def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes: Nodes) -> None:
     client = nodes.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(nodes, reserved))
+    reserved = reserve_everywhere(nodes, client)
     nodes.connect(client)
     borrowed = client_of(client).transport.checkout()
     other = client_of(client).transport.checkout()
@@ -150,8 +149,7 @@ def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes
 
 def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: ServerNodes) -> None:
     client = servers.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(servers, reserved))
+    reserved = reserve_everywhere(servers, client)
     for node in range(5):
         servers.cluster.client(node).script_flush()
     client_of(client).confirm(reserved)
@@ -159,17 +157,14 @@ def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: Server
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
-def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes) -> None:
-    client = nodes.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(nodes, reserved))
+def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes, client: Redlock) -> None:
+    reserved = reserve_everywhere(nodes, client)
     client_of(client).confirm(reserved)
     client.close()
     wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
 
 
-def test_closing_a_client_does_not_cancel_its_reservations(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_closing_a_client_does_not_cancel_its_reservations(nodes: Nodes, client: Redlock) -> None:
     reserved = reserve(client)
     client.close()
     wait_until(lambda: everywhere(nodes, reserved))
@@ -177,8 +172,7 @@ def test_closing_a_client_does_not_cancel_its_reservations(nodes: Nodes) -> None
 
 def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: ServerNodes) -> None:
     client = servers.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(servers, reserved))
+    reserved = reserve_everywhere(servers, client)
     child = os.fork()
     if child == 0:
         client_of(client).confirm(reserved)
@@ -191,17 +185,14 @@ def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: Serv
     wait_until(lambda: long_on(servers, client, reserved, *range(5)))
 
 
-def test_a_key_that_is_held_is_not_reserved(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
+def test_a_key_that_is_held_is_not_reserved(any_nodes: Nodes, client: Redlock) -> None:
+    lease = any_nodes.lease_of(client)
     with pytest.raises(LockContended) as taken:
         reserve(client)
     assert (taken.value.key, taken.value.holder, taken.value.split) == ("key", lease.owner, False)
 
 
-def test_without_a_quorum_nothing_is_reserved(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_without_a_quorum_nothing_is_reserved(nodes: Nodes, client: Redlock) -> None:
     nodes.kill(2, 3, 4)
     with pytest.raises(QuorumUnavailable):
         reserve(client, retry_for=0.5)
@@ -241,14 +232,12 @@ def test_of_many_that_reserve_at_once_one_succeeds_and_the_others_know_who(
 def test_a_queued_lock_moves_to_the_message_that_replaces_it(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     old = reserve(client).reservation
-    new = reserve(client, previous=old.owner, previous_until=old.expires_at)
-    wait_until(lambda: everywhere(any_nodes, new))
+    reserve_everywhere(any_nodes, client, previous=old.owner, previous_until=old.expires_at)
     with pytest.raises(LockContended):
         client_of(client).acquire_for_task(["key"], reservation=old)
 
 
-def test_a_lock_that_has_gone_on_is_not_replaced(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_lock_that_has_gone_on_is_not_replaced(any_nodes: Nodes, client: Redlock) -> None:
     old = reserve(client).reservation
     lease = client_of(client).acquire_for_task(["key"], reservation=old)
     any_nodes.wait_held(lease)
@@ -260,8 +249,7 @@ def test_a_lock_that_has_gone_on_is_not_replaced(any_nodes: Nodes) -> None:
 
 def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(any_nodes, reserved))
+    reserved = reserve_everywhere(any_nodes, client)
     client_of(client).confirm(reserved)
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
     old = reserved.reservation
@@ -282,9 +270,8 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
 
 
 def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend_it(
-    any_nodes: Nodes,
+    any_nodes: Nodes, client: Redlock
 ) -> None:
-    client = any_nodes.connected()
     old = reserve(client).reservation
     new = reserve(client, records=[RECORD], previous=old.owner, previous_until=old.expires_at)
     wait_until(lambda: everywhere(any_nodes, new) and everywhere(any_nodes, new, RECORD))
@@ -295,11 +282,9 @@ def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend
 
 
 def test_a_replacement_whose_reserved_key_is_held_leaves_the_keys_as_they_are(
-    any_nodes: Nodes,
+    any_nodes: Nodes, client: Redlock
 ) -> None:
-    client = any_nodes.connected()
-    old = reserve(client)
-    wait_until(lambda: everywhere(any_nodes, old))
+    old = reserve_everywhere(any_nodes, client)
     any_nodes.hold(RECORD, "another", range(5))
     with pytest.raises(LockContended) as taken:
         reserve(
@@ -313,8 +298,7 @@ def test_a_replacement_whose_reserved_key_is_held_leaves_the_keys_as_they_are(
 
 def test_a_replacement_that_stays_undecided_leaves_no_reserved_key(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    old = reserve(client)
-    wait_until(lambda: everywhere(any_nodes, old))
+    old = reserve_everywhere(any_nodes, client)
     any_nodes.hold(RECORD, "one", [0, 1])
     any_nodes.hold(RECORD, "another", [2])
     with pytest.raises(LockContended):
@@ -331,13 +315,11 @@ def test_a_replacement_that_stays_undecided_leaves_no_reserved_key(any_nodes: No
 
 
 def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
-    any_nodes: Nodes,
+    any_nodes: Nodes, client: Redlock
 ) -> None:
-    client = any_nodes.connected()
     first = reserve(client)
     old = first.reservation
-    new = reserve(client, previous=old.owner, previous_until=old.expires_at)
-    wait_until(lambda: everywhere(any_nodes, new))
+    new = reserve_everywhere(any_nodes, client, previous=old.owner, previous_until=old.expires_at)
     assert client_of(client).cancel(
         new.reservation, previous=old.owner, previous_until=old.expires_at
     )
@@ -351,8 +333,7 @@ def test_a_reservation_that_is_cancelled_frees_every_node(any_nodes: Nodes) -> N
     any_nodes.wait_free("key")
 
 
-def test_cancelling_can_wait_for_a_quorum(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_cancelling_can_wait_for_a_quorum(any_nodes: Nodes, client: Redlock) -> None:
     reserved = reserve(client)
     assert client_of(client).cancel(reserved.reservation, wait=True)
     assert not client_of(client).cancel(reserved.reservation, wait=True)
@@ -361,8 +342,7 @@ def test_cancelling_can_wait_for_a_quorum(any_nodes: Nodes) -> None:
 
 def test_a_client_that_has_no_connection_yet_cancels_all_the_same(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    reserved = reserve(client)
-    wait_until(lambda: everywhere(any_nodes, reserved))
+    reserved = reserve_everywhere(any_nodes, client)
     assert client_of(any_nodes.client()).cancel(reserved.reservation)
     any_nodes.wait_free("key")
 
@@ -376,8 +356,7 @@ def test_cancelling_does_nothing_once_the_message_has_arrived(any_nodes: Nodes) 
     any_nodes.wait_held(lease)
 
 
-def test_cancelling_without_nodes_does_not_raise(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_cancelling_without_nodes_does_not_raise(nodes: Nodes, client: Redlock) -> None:
     reserved = reserve(client)
     nodes.kill(*range(5))
     assert not client_of(client).cancel(reserved.reservation, wait=True)

@@ -35,16 +35,14 @@ def everywhere(nodes: Nodes, client: Redlock) -> Reservation:
     return found
 
 
-def test_a_reserved_slot_counts(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_reserved_slot_counts(any_nodes: Nodes, client: Redlock) -> None:
     reserve(client)
     client.acquire(KEY, wait=TIMEOUT)
     with pytest.raises(LockContended):
         reserve(client)
 
 
-def test_a_free_slot_is_left_to_one_that_waits_for_it(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_free_slot_is_left_to_one_that_waits_for_it(any_nodes: Nodes, client: Redlock) -> None:
     leases = [client.acquire(KEY, wait=TIMEOUT) for _ in range(2)]
     older = Waiter("older", 1, keep_ms=60_000)
     remembered = partial(
@@ -63,8 +61,7 @@ def test_a_free_slot_is_left_to_one_that_waits_for_it(any_nodes: Nodes) -> None:
     assert remembered().is_valid
 
 
-def test_a_slot_that_those_who_wait_leave_is_reserved(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_slot_that_those_who_wait_leave_is_reserved(any_nodes: Nodes, client: Redlock) -> None:
     key = client_of(client).key_of(KEY)
     for node in range(5):
         for slot in range(2):
@@ -78,8 +75,7 @@ def test_a_slot_that_those_who_wait_leave_is_reserved(any_nodes: Nodes) -> None:
         reserve(client)
 
 
-def test_the_receiver_takes_the_slot_over(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_the_receiver_takes_the_slot_over(any_nodes: Nodes, client: Redlock) -> None:
     reservation = everywhere(any_nodes, client)
     client.acquire(KEY, wait=TIMEOUT)
     lease = client_of(client).acquire_for_task([KEY], reservation=reservation, wait=TIMEOUT)
@@ -88,8 +84,7 @@ def test_the_receiver_takes_the_slot_over(any_nodes: Nodes) -> None:
     wait_until(lambda: any_nodes.owners(place) == [lease.owner] * 5)
 
 
-def test_only_one_receiver_takes_it_over(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_only_one_receiver_takes_it_over(any_nodes: Nodes, client: Redlock) -> None:
     reservation = everywhere(any_nodes, client)
     client.acquire(KEY, wait=TIMEOUT)
     client_of(client).acquire_for_task([KEY], reservation=reservation, wait=TIMEOUT)
@@ -97,8 +92,7 @@ def test_only_one_receiver_takes_it_over(any_nodes: Nodes) -> None:
         client_of(client).acquire_for_task([KEY], reservation=reservation)
 
 
-def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes, client: Redlock) -> None:
     lease = client.acquire(KEY, wait=TIMEOUT)
     tokens = [lease.fencing_token]
     for _ in range(3):
@@ -113,8 +107,7 @@ def test_each_takeover_of_a_slot_has_a_larger_token(any_nodes: Nodes) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_a_takeover_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_takeover_that_fails_gives_the_slot_back(any_nodes: Nodes, client: Redlock) -> None:
     reservation = everywhere(any_nodes, client)
     any_nodes.hold("other", "one", [0, 1])
     any_nodes.hold("other", "two", [2, 3])
@@ -124,23 +117,20 @@ def test_a_takeover_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
     wait_until(lambda: any_nodes.owners(place) == [reservation.owner] * 5)
 
 
-def test_a_slot_that_is_cancelled_is_free(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_slot_that_is_cancelled_is_free(any_nodes: Nodes, client: Redlock) -> None:
     reservation = everywhere(any_nodes, client)
     assert client_of(client).cancel(reservation, wait=True)
     any_nodes.wait_free(reservation.node_keys[0])
 
 
-def test_a_message_that_replaces_another_takes_its_slot(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_message_that_replaces_another_takes_its_slot(any_nodes: Nodes, client: Redlock) -> None:
     older = everywhere(any_nodes, client)
     newer = reserve(client, previous=older.owner, previous_until=older.expires_at).reservation
     assert newer.node_keys == older.node_keys
     wait_until(lambda: any_nodes.owners(newer.node_keys[0]) == [newer.owner] * 5)
 
 
-def test_a_replacement_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_replacement_that_fails_gives_the_slot_back(any_nodes: Nodes, client: Redlock) -> None:
     # Of two reservations one is in each slot, so that one is not in the last.
     for older in (everywhere(any_nodes, client), everywhere(any_nodes, client)):
         any_nodes.forget(4, "other")
@@ -162,8 +152,7 @@ def test_a_replacement_that_fails_gives_the_slot_back(any_nodes: Nodes) -> None:
         )
 
 
-def test_a_cancelled_replacement_gives_the_slot_back(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_cancelled_replacement_gives_the_slot_back(any_nodes: Nodes, client: Redlock) -> None:
     older = everywhere(any_nodes, client)
     newer = reserve(client, previous=older.owner, previous_until=older.expires_at).reservation
     wait_until(lambda: any_nodes.owners(newer.node_keys[0]) == [newer.owner] * 5)

@@ -40,11 +40,11 @@ def fill(nodes: Nodes) -> None:
 
 
 @pytest.fixture
-def full(any_nodes: Nodes) -> Nodes:
+def full(one_node: Nodes) -> Nodes:
     """Nodes of which the first has given all slots to holders."""
-    fill(any_nodes)
-    assert woken(any_nodes) == []
-    return any_nodes
+    fill(one_node)
+    assert woken(one_node) == []
+    return one_node
 
 
 def test_one_more_is_woken_in_case_the_first_is_gone(full: Nodes) -> None:

@@ -147,8 +147,7 @@ def test_a_node_that_has_been_asked_twice_and_replies_late_keeps_the_key(
         # Between two questions: in one that finds the node stopped, and the others taken, it fails.
         monkeypatch.setattr(attempt, "_pause", pause)
         servers.pause(4)
-        for node in range(3):
-            servers.forget(node, "key")
+        servers.lose("key", range(3))
         pause(*args)
 
     monkeypatch.setattr(attempt, "_pause", pause_after_scene)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from celery_redlock import LockContended
+from celery_redlock import LockContended, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, NotHeld
@@ -28,8 +28,7 @@ def test_tokens_of_successive_holders_increase(any_nodes: Nodes) -> None:
     assert sorted(set(tokens)) == tokens
 
 
-def test_tokens_increase_also_when_the_clock_stands_still(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_tokens_increase_also_when_the_clock_stands_still(nodes: Nodes, client: Redlock) -> None:
     for node in range(5):
         nodes.set_fence(node, "key", HIGH)
     tokens = []
@@ -41,17 +40,15 @@ def test_tokens_increase_also_when_the_clock_stands_still(nodes: Nodes) -> None:
     assert [HIGH + number for number in range(1, 6)] == tokens
 
 
-def test_equal_counters_need_one_round(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_equal_counters_need_one_round(nodes: Nodes, client: Redlock) -> None:
     assert isinstance(nodes.attempt(client, "key").round.token, int)
     counters = {nodes.fence(node, "key") for node in range(5)}
     assert len(counters - {0}) == 1
 
 
 def test_slow_path_the_largest_counter_of_the_quorum_is_brought_to_a_quorum(
-    any_nodes: Nodes,
+    any_nodes: Nodes, client: Redlock
 ) -> None:
-    client = any_nodes.connected()
     for node in range(5):
         any_nodes.set_fence(node, "key", HIGH + 100 * (5 - node))
     lease = client.acquire("key", wait=TIMEOUT)
@@ -93,19 +90,18 @@ def test_the_second_round_asks_for_our_key_and_changes_nothing_without_it(
 
 
 def test_the_second_round_lowers_no_counter_and_is_not_acknowledged_above_the_token(
-    any_nodes: Nodes,
+    one_node: Nodes,
 ) -> None:
-    any_nodes.put(0, "key", "us")
-    any_nodes.set_fence(0, "key", HIGH)
-    assert NotHeld(missing=False) == any_nodes.run(0, raise_fence((PREFIX + "key",), "us", 7))
-    assert any_nodes.fence(0, "key") == HIGH
+    one_node.put(0, "key", "us")
+    one_node.set_fence(0, "key", HIGH)
+    assert NotHeld(missing=False) == one_node.run(0, raise_fence((PREFIX + "key",), "us", 7))
+    assert one_node.fence(0, "key") == HIGH
 
 
 @pytest.mark.parametrize("clock", [2**53 - 1, 4_000_000_000_000_000], ids=["end", "2096"])
 def test_clamp_a_clock_that_runs_ahead_does_not_poison_the_counters(
-    any_nodes: Nodes, clock: int, monkeypatch: pytest.MonkeyPatch
+    any_nodes: Nodes, client: Redlock, clock: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = any_nodes.connected()
     with monkeypatch.context() as ahead:
         ahead.setattr(client_of(client).transport, "wall_us", lambda: clock)
         lease = client.acquire("key", wait=TIMEOUT)
@@ -117,9 +113,8 @@ def test_clamp_a_clock_that_runs_ahead_does_not_poison_the_counters(
 
 
 def test_a_clock_that_runs_behind_still_gets_a_larger_token(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = nodes.connected()
     first = client.acquire("key")
     first.release()
     monkeypatch.setattr(client_of(client).transport, "wall_us", lambda: 1)
@@ -135,8 +130,7 @@ def test_tokens_increase_when_all_counters_are_lost(nodes: Nodes) -> None:
     assert client.acquire("key", wait=TIMEOUT).fencing_token > first.fencing_token
 
 
-def test_a_counter_that_is_used_up_is_a_failed_node(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_a_counter_that_is_used_up_is_a_failed_node(any_nodes: Nodes, client: Redlock) -> None:
     any_nodes.set_fence(0, "key", MAX_TOKEN)
     lease = client.acquire("key", wait=TIMEOUT)
     assert lease.fencing_token < MAX_TOKEN
@@ -144,9 +138,7 @@ def test_a_counter_that_is_used_up_is_a_failed_node(any_nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("how", ["extend", "release"])
 def test_extension_and_release_carry_the_token_to_every_node(nodes: Nodes, how: str) -> None:
-    client = nodes.connected()
-    lease = client.acquire("key")
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(nodes.connected())
     for node in (3, 4):
         nodes.set_fence(node, "key", 7)
         nodes.forget(node, "key")
@@ -157,12 +149,11 @@ def test_extension_and_release_carry_the_token_to_every_node(nodes: Nodes, how: 
     wait_until(lambda: all(nodes.fence(node, "key") >= lease.fencing_token for node in range(5)))
 
 
-def test_several_keys_are_taken_all_or_none(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
+def test_several_keys_are_taken_all_or_none(any_nodes: Nodes, client: Redlock) -> None:
     any_nodes.hold("b", "somebody", range(5))
-    with pytest.raises(LockContended) as taken:
+    with pytest.raises(LockContended, match="'b' is held by 'somebody'") as taken:
         client.acquire(["a", "b", "c"])
-    assert taken.value.holder == "somebody"
+    assert (taken.value.key, taken.value.holder) == ("b", "somebody")
     any_nodes.wait_free("a")
     any_nodes.wait_free("c")
 
@@ -181,9 +172,7 @@ def test_several_keys_have_one_token_larger_than_that_of_each(any_nodes: Nodes) 
 
 
 def test_several_keys_end_together(nodes: Nodes) -> None:
-    client = nodes.connected()
-    lease = client.acquire(["a", "b"])
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(nodes.connected(), ["a", "b"])
     assert lease.keys == ("a", "b")
     lease.extend()
     assert lease.release()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from celery_redlock import observe
+from celery_redlock import Redlock, observe
 from celery_redlock.core import client_of
 from celery_redlock.core.instrumentation import Details, ReleaseDetails
 from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
+from tests.support import forked
 from tests.support.nodes import WARM_UP, Nodes, ServerNodes
-from tests.support.waiting import TIMEOUT, wait_until
+from tests.support.waiting import wait_until
 
 #: Seconds for which an awaited exchange with silent nodes would wait.
 PATIENT = 50.0
@@ -50,17 +49,6 @@ def verdicts() -> Iterator[dict[str, bool]]:
     stop()
 
 
-def test_it_frees_every_node(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key")
-    any_nodes.wait_held(lease)
-
-    assert lease.release(wait=False)
-
-    assert not lease.is_valid
-    any_nodes.wait_free("key")
-
-
 def test_the_next_acquire_of_the_thread_finds_the_key_free(servers: ServerNodes) -> None:
     client = servers.connected()
     for _ in range(100):
@@ -70,9 +58,7 @@ def test_the_next_acquire_of_the_thread_finds_the_key_free(servers: ServerNodes)
 def test_it_returns_while_no_node_replies_and_is_reported_when_they_do(
     servers: ServerNodes, verdicts: dict[str, bool]
 ) -> None:
-    client = servers.connected(node_timeout=PATIENT, ttl=PATIENT + 10)
-    lease = client.acquire("key")
-    servers.wait_held(lease)
+    lease = servers.lease_of(servers.connected(node_timeout=PATIENT, ttl=PATIENT + 10))
     servers.pause(*range(5))
 
     assert lease.release(wait=False)
@@ -87,8 +73,7 @@ def test_a_lease_that_the_nodes_had_lost_is_reported_so(
 ) -> None:
     lease = nodes.connected().acquire("key")
     nodes.wait_held(lease)
-    for node in (0, 1, 2):
-        nodes.forget(node, "key")
+    nodes.lose("key", (0, 1, 2))
 
     lease.release(wait=False)
 
@@ -110,9 +95,8 @@ def test_without_a_quorum_it_is_reported_as_not_confirmed(
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_late_votes_count_for_their_own_lease_alone(
-    servers: ServerNodes, verdicts: dict[str, bool], lost: int
+    servers: ServerNodes, client: Redlock, verdicts: dict[str, bool], lost: int
 ) -> None:
-    client = servers.connected()
     first, second = client.acquire("first"), client.acquire("second")
     servers.wait_held(first)
     servers.wait_held(second)
@@ -160,8 +144,7 @@ def test_the_votes_of_nodes_that_it_had_to_connect_to_count(
     for node in lost:
         nodes.cluster.heal(node)
     nodes.wait_held(lease)
-    for node in lost:
-        nodes.forget(node, "key")
+    nodes.lose("key", lost)
     for node in held:
         nodes.cluster.delay(node, FAR)
     used = client_of(client).transport.checkout()
@@ -176,9 +159,8 @@ def test_the_votes_of_nodes_that_it_had_to_connect_to_count(
 
 
 def test_closing_the_client_reports_it_first(
-    servers: ServerNodes, verdicts: dict[str, bool]
+    servers: ServerNodes, client: Redlock, verdicts: dict[str, bool]
 ) -> None:
-    client = servers.connected()
     lease = client.acquire("key")
     lease.release(wait=False)
 
@@ -192,16 +174,14 @@ def test_closing_the_client_reports_it_first(
 )
 def test_a_process_that_ends_at_once_has_released(servers: ServerNodes, end: str) -> None:
     nodes = ",".join(servers.urls)
-    program = [sys.executable, "-c", LEAVE.format(end=end), nodes]
-    ended = subprocess.run(program, stdout=subprocess.PIPE, timeout=TIMEOUT, check=False)
-    assert ended.stdout == b"released"
+    ended = forked.run("-c", LEAVE.format(end=end), nodes, check=False)
+    assert ended.stdout == "released"
     servers.wait_free("key")
 
 
 def test_releases_of_many_threads_are_each_reported_once(
-    servers: ServerNodes, verdicts: dict[str, bool]
+    servers: ServerNodes, client: Redlock, verdicts: dict[str, bool]
 ) -> None:
-    client = servers.connected()
 
     def hold(key: str) -> None:
         client.acquire(key, wait=5.0).release(wait=False)

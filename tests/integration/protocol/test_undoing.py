@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock import LockContended, QuorumUnavailable
+from celery_redlock import LockContended, QuorumUnavailable, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.protocol.commands import Waiter
 from tests.support.nodes import Nodes
@@ -30,9 +30,8 @@ def test_a_failed_attempt_is_undone_on_the_nodes_that_granted_it(any_nodes: Node
 
 
 def test_a_waiter_whose_attempt_is_undone_waits_on_the_nodes_that_granted_it(
-    any_nodes: Nodes,
+    any_nodes: Nodes, client: Redlock
 ) -> None:
-    client = any_nodes.connected()
     any_nodes.hold("key", "somebody", [0, 1, 2])
     waiter = Waiter("us", 1, 60_000)
     with pytest.raises(LockContended):
@@ -62,9 +61,8 @@ def test_without_a_quorum_nothing_is_left_when_the_nodes_come_back(any_nodes: No
 
 
 def test_an_attempt_that_an_exception_cuts_short_is_undone(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+    nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = nodes.connected()
     channel = client_of(client).transport.checkout()
     client_of(client).transport.checkin(channel)
     channel_type = type(channel)
@@ -94,9 +92,8 @@ def test_a_release_follows_a_set_that_sits_in_a_stopped_node(any_nodes: Nodes) -
 
 
 def test_the_release_of_another_thread_follows_a_set_that_sits_in_a_stopped_node(
-    nodes: Nodes,
+    nodes: Nodes, client: Redlock
 ) -> None:
-    client = nodes.connected()
     nodes.pause(0, 1)
     lease = client.acquire("key")
     # The connections that the lease was taken on are in use by somebody else when it is released.

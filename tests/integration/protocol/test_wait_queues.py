@@ -61,11 +61,11 @@ def end(nodes: Nodes, owner: str, *keys: str, token: int = 7) -> None:
 
 
 @pytest.fixture
-def held(any_nodes: Nodes) -> Nodes:
+def held(one_node: Nodes) -> Nodes:
     """Nodes of which the first has given the key to a holder."""
-    any_nodes.put(0, "key", "holder")
-    assert any_nodes.woken(0) == []
-    return any_nodes
+    one_node.put(0, "key", "holder")
+    assert one_node.woken(0) == []
+    return one_node
 
 
 def test_a_node_remembers_whom_it_refuses(held: Nodes) -> None:
@@ -367,24 +367,24 @@ def test_of_too_many_those_are_remembered_that_have_waited_longest(held: Nodes) 
     assert (len(waiting), waiting[0], waiting[-1]) == (MAX_WAITERS, f"w{MAX_WAITERS + 1}", "w2")
 
 
-def test_a_wait_queue_lasts_as_long_as_its_longest_waiter(servers: ServerNodes) -> None:
-    servers.put(0, "key", "holder")
-    ask(servers, "us", keep=LONG)
-    ask(servers, "them", keep=1)
-    left = servers.cluster.client(0).pttl(wait_queue_key(KEY))
+def test_a_wait_queue_lasts_as_long_as_its_longest_waiter(one_server: ServerNodes) -> None:
+    one_server.put(0, "key", "holder")
+    ask(one_server, "us", keep=LONG)
+    ask(one_server, "them", keep=1)
+    left = one_server.cluster.client(0).pttl(wait_queue_key(KEY))
     assert 0 < left <= LONG
     assert left > LONG / 2
 
 
 def test_a_wait_queue_that_was_overwritten_keeps_nobody_from_the_lock(
-    servers: ServerNodes,
+    one_server: ServerNodes,
 ) -> None:
-    servers.cluster.client(0).set(wait_queue_key(KEY), "not a sorted set")
+    one_server.cluster.client(0).set(wait_queue_key(KEY), "not a sorted set")
     for grace in (0, GRACE):
-        assert isinstance(ask(servers, "us", grace=grace), Granted)
-        assert isinstance(ask(servers, "them", grace=grace), Refused)
-        end(servers, "us")
-    assert servers.owner(0, "key") is None
+        assert isinstance(ask(one_server, "us", grace=grace), Granted)
+        assert isinstance(ask(one_server, "them", grace=grace), Refused)
+        end(one_server, "us")
+    assert one_server.owner(0, "key") is None
 
 
 def test_a_waiter_that_is_entered_again_while_it_acquires_is_not_woken_by_its_own_release(
@@ -410,8 +410,8 @@ def first_in_line(vote: Vote) -> str | None:
     return vote.holders[0].owner.removeprefix(GOES_FIRST)
 
 
-def test_a_free_key_that_nobody_waits_for_is_taken(any_nodes: Nodes) -> None:
-    assert isinstance(ask(any_nodes, "us", grace=GRACE), Granted)
+def test_a_free_key_that_nobody_waits_for_is_taken(one_node: Nodes) -> None:
+    assert isinstance(ask(one_node, "us", grace=GRACE), Granted)
 
 
 def test_who_comes_later_does_not_take_a_key_that_another_waits_for(held: Nodes) -> None:
@@ -463,12 +463,12 @@ def test_one_that_does_not_come_holds_the_others_up_for_its_grace_only(held: Nod
     assert isinstance(ask(held, "second", since=2, grace=1), Granted)
 
 
-def test_where_a_wake_up_cannot_be_noted_no_waiter_goes_first(servers: ServerNodes) -> None:
-    servers.put(0, "key", "holder")
-    ask(servers, "gone", since=1, grace=GRACE)
-    servers.cluster.client(0).set(f"{WOKEN_PREFIX}{KEY}", "not a sorted set")
-    servers.forget(0, "key")
-    assert isinstance(ask(servers, "later", since=2, grace=GRACE), Granted)
+def test_where_a_wake_up_cannot_be_noted_no_waiter_goes_first(one_server: ServerNodes) -> None:
+    one_server.put(0, "key", "holder")
+    ask(one_server, "gone", since=1, grace=GRACE)
+    one_server.cluster.client(0).set(f"{WOKEN_PREFIX}{KEY}", "not a sorted set")
+    one_server.forget(0, "key")
+    assert isinstance(ask(one_server, "later", since=2, grace=GRACE), Granted)
 
 
 def test_a_crowd_of_those_that_are_gone_is_passed_soon(held: Nodes) -> None:

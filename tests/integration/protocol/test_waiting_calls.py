@@ -20,6 +20,7 @@ from tenacity import Retrying, stop_after_attempt, wait_fixed
 from celery_redlock import AsyncRedlock, LockContended, Redlock
 from celery_redlock.core import Lease
 from celery_redlock.protocol.timing import quorum
+from tests.support.cases import first_of
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.tls import make_certificate, terminate_tls
@@ -72,24 +73,16 @@ def wait_until_remembered(nodes: Nodes, calls: int = 1) -> None:
     wait_until(are_remembered)
 
 
-def test_a_release_wakes_a_call_that_waits(nodes: Nodes, ask: Ask) -> None:
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_release_wakes_a_call_that_waits(nodes: Nodes, ask: Ask, *, wait: bool) -> None:
     lease = nodes.connected().acquire("key", ttl=60.0)
     woken = ask(nodes)
     wait_until_remembered(nodes)
-    lease.release()
+    lease.release(wait=wait)
     assert woken.result(TIMEOUT) > lease.fencing_token
 
 
-def test_a_release_that_is_not_awaited_wakes_it_too(nodes: Nodes, ask: Ask) -> None:
-    lease = nodes.connected().acquire("key", ttl=60.0)
-    woken = ask(nodes)
-    wait_until_remembered(nodes)
-    lease.release(wait=False)
-    assert woken.result(TIMEOUT) > lease.fencing_token
-
-
-def test_a_lock_that_is_taken_away_wakes_it_too(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_a_lock_that_is_taken_away_wakes_it_too(nodes: Nodes, client: Redlock) -> None:
     client.acquire("key", ttl=60.0)
     woken = in_a_thread(nodes)
     wait_until_remembered(nodes)
@@ -115,8 +108,7 @@ def test_calls_that_wait_are_woken_one_after_the_other(nodes: Nodes) -> None:
     assert len(tokens) == len(waiting)
 
 
-def test_a_call_that_gives_up_is_forgotten(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_a_call_that_gives_up_is_forgotten(nodes: Nodes, client: Redlock) -> None:
     client.acquire("key", ttl=60.0)
     with pytest.raises(LockContended):
         nodes.connected().acquire("key", wait=1.1)
@@ -141,8 +133,7 @@ def test_tries_that_a_wake_up_brings_do_not_count_for_the_policy(nodes: Nodes) -
     assert len(made) == 3
 
 
-def test_a_call_that_does_not_wait_is_not_remembered(nodes: Nodes) -> None:
-    client = nodes.connected()
+def test_a_call_that_does_not_wait_is_not_remembered(nodes: Nodes, client: Redlock) -> None:
     client.acquire("key", ttl=60.0)
     with pytest.raises(LockContended):
         client.acquire("key")
@@ -220,8 +211,7 @@ def test_a_connection_that_breaks_is_made_again(
     assert len({call.result(TIMEOUT) for call in calls}) == len(calls)
 
 
-def test_closing_a_client_ends_its_connections(servers: ServerNodes) -> None:
-    client = servers.connected()
+def test_closing_a_client_ends_its_connections(servers: ServerNodes, client: Redlock) -> None:
     lease = servers.connected().acquire("key", ttl=60.0)
     with pytest.raises(LockContended):
         client.acquire("key", wait=1.1)
@@ -254,7 +244,7 @@ print("all were woken")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", PATCH)
+@pytest.mark.parametrize("kind", first_of(PATCH))
 def test_a_release_wakes_greenlets(servers: ServerNodes, kind: str) -> None:
     assert run_with_greenlets(kind, GREENLETS, *servers.urls) == "all were woken\n"
 

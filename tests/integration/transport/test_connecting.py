@@ -246,8 +246,7 @@ def test_a_user_with_the_least_rights(nodes: ServerNodes) -> None:
 
 def test_scripts_that_a_server_forgot_are_said_again_in_full(nodes: ServerNodes) -> None:
     client = nodes.connected()
-    lease = client.acquire("held")
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(client, "held")
     for node in range(3):
         nodes.cluster.client(node).script_flush()
     lease.extend()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import select
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ def lie(cluster: LocalCluster, node: int) -> None:
     cluster.garbage(node, LIE)
 
 
-Break = Callable[[LocalCluster, int], None]
 BREAKS = {
     "stopped": LocalCluster.pause,
     "refusing": LocalCluster.refuse,
@@ -57,23 +55,16 @@ def mend(cluster: LocalCluster, node: int) -> None:
     cluster.resume(node)
 
 
-@pytest.fixture
-def nodes(redlock_cluster_factory: Callable[..., LocalCluster]) -> Iterator[ServerNodes]:
-    found = ServerNodes(redlock_cluster_factory(5, proxy=True))
-    yield found
-    found.close()
-
-
 @pytest.mark.parametrize("how", BREAKS)
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", first_of([2, 1]))
 def test_with_a_minority_of_broken_nodes_locks_work(
-    nodes: ServerNodes, how: str, count: int
+    proxied: ServerNodes, how: str, count: int
 ) -> None:
-    client = nodes.connected(node_timeout=2.0)
+    client = proxied.connected(node_timeout=2.0)
     before = client.acquire("held before")
-    nodes.wait_held(before)
+    proxied.wait_held(before)
     for node in range(count):
-        BREAKS[how](nodes.cluster, node)
+        BREAKS[how](proxied.cluster, node)
     before.extend()
     for _ in range(20):
         lease = client.acquire("key", wait=10.0)
@@ -81,21 +72,23 @@ def test_with_a_minority_of_broken_nodes_locks_work(
         assert lease.release()
     assert before.release()
     for node in range(count):
-        mend(nodes.cluster, node)
+        mend(proxied.cluster, node)
     # A node that reset its connections hears of the release when there is a new one.
     wait_until(
         lambda: (
             client.acquire("other", wait=10.0).release()
-            and not any(nodes.owners("key") + nodes.owners("held before"))
+            and not any(proxied.owners("key") + proxied.owners("held before"))
         )
     )
 
 
 @pytest.mark.parametrize("how", BREAKS)
-def test_a_majority_of_broken_nodes_is_named_with_the_reasons(nodes: ServerNodes, how: str) -> None:
-    client = nodes.connected(node_timeout=BRIEF)
+def test_a_majority_of_broken_nodes_is_named_with_the_reasons(
+    proxied: ServerNodes, how: str
+) -> None:
+    client = proxied.connected(node_timeout=BRIEF)
     for node in range(3):
-        BREAKS[how](nodes.cluster, node)
+        BREAKS[how](proxied.cluster, node)
     for _ in range(3):
         with pytest.raises(QuorumUnavailable, match="needs 3 of 5 nodes") as failed:
             client.acquire("key")
@@ -104,26 +97,26 @@ def test_a_majority_of_broken_nodes_is_named_with_the_reasons(nodes: ServerNodes
             assert name in str(failed.value)
     # The first answers say what the node did, later ones what connecting to it said.
     for node in range(3):
-        mend(nodes.cluster, node)
-    nodes.cluster.arm()
+        mend(proxied.cluster, node)
+    proxied.cluster.arm()
     wait_until(lambda: client.acquire("other", wait=10.0).release())
-    nodes.wait_free("key")
+    proxied.wait_free("key")
 
 
 @pytest.mark.parametrize("how", BREAKS)
-def test_the_first_failure_says_what_the_nodes_did(nodes: ServerNodes, how: str) -> None:
-    client = nodes.connected(node_timeout=BRIEF)
+def test_the_first_failure_says_what_the_nodes_did(proxied: ServerNodes, how: str) -> None:
+    client = proxied.connected(node_timeout=BRIEF)
     for node in range(3):
-        BREAKS[how](nodes.cluster, node)
+        BREAKS[how](proxied.cluster, node)
     with pytest.raises(QuorumUnavailable, match=SAYS[how]):
         client.acquire("key")
 
 
 @pytest.mark.parametrize("how", first_of(BREAKS))
 def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
-    nodes: ServerNodes, how: str
+    proxied: ServerNodes, how: str
 ) -> None:
-    client = nodes.connected(node_timeout=BRIEF)
+    client = proxied.connected(node_timeout=BRIEF)
     told: list[float] = []
     with (
         Pulse() as pulse,
@@ -132,64 +125,64 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
         ) as lease,
     ):
         for node in range(3):
-            BREAKS[how](nodes.cluster, node)
+            BREAKS[how](proxied.cluster, node)
         wait_until(lambda: told)
         assert in_time(lease, told[0], pulse)
         assert not lease.is_valid
         for node in range(3):
-            mend(nodes.cluster, node)
+            mend(proxied.cluster, node)
         with pytest.raises(LeaseLost):
             lease.check()
-    nodes.wait_free("key")
+    proxied.wait_free("key")
     assert len(told) == 1
 
 
-def test_one_lying_node_takes_no_lease_away_from_the_others(nodes: ServerNodes) -> None:
-    client = nodes.connected()
+def test_one_lying_node_takes_no_lease_away_from_the_others(proxied: ServerNodes) -> None:
+    client = proxied.connected()
     with client.lock("key", ttl=3.0, wait=TIMEOUT) as lease:
-        lie(nodes.cluster, 0)
+        lie(proxied.cluster, 0)
         # Whoever connects to it anew is lied to as well, and so is who arms or probes it.
         trust = holding_of(lease).valid_until
         for _ in range(10):
             assert client.acquire("other", wait=10.0).release()
-        named = [probe.problem or "" for probe in probe_nodes([nodes.urls[0]])]
-        named += [node.detail for node in arm_nodes([nodes.urls[0]])]
+        named = [probe.problem or "" for probe in probe_nodes([proxied.urls[0]])]
+        named += [node.detail for node in arm_nodes([proxied.urls[0]])]
         assert ["it announces 2147483647 elements" in text for text in named] == [True, True]
         wait_until(lambda: holding_of(lease).valid_until > trust)
         lease.check()
-    nodes.cluster.heal(0)
-    nodes.wait_free("key")
+    proxied.cluster.heal(0)
+    proxied.wait_free("key")
 
 
 def test_slow_nodes_beyond_the_timeout_count_as_failed_and_their_late_answers_for_nothing(
-    nodes: ServerNodes,
+    proxied: ServerNodes,
 ) -> None:
-    client = nodes.connected(node_timeout=BRIEF)
+    client = proxied.connected(node_timeout=BRIEF)
     for node in range(3):
-        nodes.cluster.delay(node, BRIEF, only="replies")
-        nodes.cluster.delay(node, 2 * BRIEF, only="requests")
+        proxied.cluster.delay(node, BRIEF, only="replies")
+        proxied.cluster.delay(node, 2 * BRIEF, only="requests")
     with pytest.raises(QuorumUnavailable):
         client.acquire("key")
     for node in range(3):
-        nodes.cluster.heal(node)
+        proxied.cluster.heal(node)
     wait_until(lambda: client.acquire("other", wait=10.0).release())
-    nodes.wait_free("key")
+    proxied.wait_free("key")
 
 
-def test_a_release_reaches_a_node_that_is_back_without_a_further_call(nodes: ServerNodes) -> None:
-    lease = nodes.connected().acquire("key", ttl=60)
-    nodes.wait_held(lease)
+def test_a_release_reaches_a_node_that_is_back_without_a_further_call(proxied: ServerNodes) -> None:
+    lease = proxied.connected().acquire("key", ttl=60)
+    proxied.wait_held(lease)
     for node in range(3):
-        nodes.cluster.refuse(node)
+        proxied.cluster.refuse(node)
     assert not lease.release()
     for node in (1, 2):
-        nodes.cluster.heal(node)
-    wait_until(lambda: nodes.owners("key") == [lease.owner, None, None, None, None])
-    nodes.cluster.heal(0)
+        proxied.cluster.heal(node)
+    wait_until(lambda: proxied.owners("key") == [lease.owner, None, None, None, None])
+    proxied.cluster.heal(0)
 
 
 def test_a_release_reaches_a_node_that_is_back_after_an_error_in_its_delivery(
-    nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
+    proxied: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = [OSError(errno.EMFILE, "Too many open files")]
     deliver = channel.RedisChannel.deliver_deferred
@@ -200,38 +193,40 @@ def test_a_release_reaches_a_node_that_is_back_after_an_error_in_its_delivery(
         return deliver(self)
 
     monkeypatch.setattr(channel.RedisChannel, "deliver_deferred", fail_once)
-    lease = nodes.connected().acquire("key", ttl=60)
-    nodes.wait_held(lease)
+    lease = proxied.connected().acquire("key", ttl=60)
+    proxied.wait_held(lease)
     for node in range(3):
-        nodes.cluster.refuse(node)
+        proxied.cluster.refuse(node)
     assert not lease.release()
     wait_until(lambda: not fails)
     for node in range(3):
-        nodes.cluster.heal(node)
-    nodes.wait_free("key")
+        proxied.cluster.heal(node)
+    proxied.wait_free("key")
 
 
 def test_a_release_whose_connections_broke_behind_it_reaches_the_nodes_without_a_further_call(
-    nodes: ServerNodes,
+    proxied: ServerNodes,
 ) -> None:
-    lease = nodes.connected().acquire("key", ttl=60)
-    nodes.wait_held(lease)
+    lease = proxied.connected().acquire("key", ttl=60)
+    proxied.wait_held(lease)
     for node in range(3):
-        nodes.cluster.partition(node)
+        proxied.cluster.partition(node)
     lease.release(wait=False)
     for node in range(3):
-        nodes.cluster.refuse(node)
-        nodes.cluster.heal(node)
-    nodes.wait_free("key")
+        proxied.cluster.refuse(node)
+        proxied.cluster.heal(node)
+    proxied.wait_free("key")
 
 
-def test_nodes_to_which_a_connection_takes_too_long_are_named_as_silent(nodes: ServerNodes) -> None:
-    client = nodes.connected(node_timeout=BRIEF)
+def test_nodes_to_which_a_connection_takes_too_long_are_named_as_silent(
+    proxied: ServerNodes,
+) -> None:
+    client = proxied.connected(node_timeout=BRIEF)
     for node in range(3):
         # Each step of the attempt gets its answer in time, and all of them together do not.
-        nodes.cluster.delay(node, BRIEF / 2, only="replies")
+        proxied.cluster.delay(node, BRIEF / 2, only="replies")
     used = client_of(client).transport.checkout()
-    votes = nodes.attempt(client, "key").round.votes[:3]
+    votes = proxied.attempt(client, "key").round.votes[:3]
     client_of(client).transport.checkin(used)
     assert [vote.reason for vote in votes if isinstance(vote, Failed)] == [
         "no answer within 0.3 s while connecting"
@@ -239,34 +234,34 @@ def test_nodes_to_which_a_connection_takes_too_long_are_named_as_silent(nodes: S
 
 
 def test_clients_that_start_while_a_minority_is_gone_work_and_take_it_in_later(
-    nodes: ServerNodes,
+    proxied: ServerNodes,
 ) -> None:
-    nodes.cluster.partition(0)
-    nodes.cluster.refuse(1)
-    client = nodes.client(node_timeout=2.0)
+    proxied.cluster.partition(0)
+    proxied.cluster.refuse(1)
+    client = proxied.client(node_timeout=2.0)
     assert client.acquire("key").release()
-    nodes.cluster.heal(0)
-    nodes.cluster.heal(1)
-    nodes.connect(client)
+    proxied.cluster.heal(0)
+    proxied.cluster.heal(1)
+    proxied.connect(client)
 
 
-def test_a_client_that_starts_without_a_majority_says_so_and_recovers(nodes: ServerNodes) -> None:
+def test_a_client_that_starts_without_a_majority_says_so_and_recovers(proxied: ServerNodes) -> None:
     for node in range(3):
-        nodes.cluster.refuse(node)
-    client = nodes.client()
+        proxied.cluster.refuse(node)
+    client = proxied.client()
     with pytest.raises(QuorumUnavailable, match=r"ConnectionError|closed|reset") as failed:
         client.acquire("key")
     assert set(client.node_names[:3]) <= set(failed.value.nodes)
     for node in range(3):
-        nodes.cluster.heal(node)
+        proxied.cluster.heal(node)
     assert client.acquire("key", wait=TIMEOUT).release()
 
 
 def test_replies_that_came_while_the_process_stood_still_count(
-    nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
+    proxied: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process sends, and gets to run again when its timeout is over."""
-    client = nodes.connected(node_timeout=BRIEF)
+    client = proxied.connected(node_timeout=BRIEF)
     stood_still = 0.0
     send_batch = channel.RedisChannel._send_batch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,12 +20,6 @@ from tests.support.nodes import MemoryNodes, Nodes
 @pytest.fixture
 def lease(memory: MemoryNodes, site: Site) -> Lease:
     return memory.client().acquire("account:7")
-
-
-@pytest.fixture
-def any_site(nodes: Nodes) -> Iterator[Site]:
-    with served(nodes.connected()) as found:
-        yield found
 
 
 def test_a_lock_is_taken_away_from_the_owner_that_was_seen(any_site: Site, nodes: Nodes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -15,12 +14,6 @@ from celery_redlock.web import refresher
 from tests.integration.web.site import Site, keys, served
 from tests.support.nodes import MemoryNodes, Nodes
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def any_site(nodes: Nodes) -> Iterator[Site]:
-    with served(nodes.connected()) as found:
-        yield found
 
 
 def test_a_viewer_sees_a_lock_come_and_end(any_site: Site, nodes: Nodes) -> None:

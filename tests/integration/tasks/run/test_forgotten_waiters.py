@@ -17,25 +17,13 @@ from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.publish.cleanup import connect_cleanup
 from celery_redlock.tasks.rules.facts import Role
-from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
+from tests.support.nodes import Nodes
 from tests.support.tasks import Bench, Outcome
 from tests.support.ticks import send_tick, tick_now
 from tests.support.unique import KEY, mark
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job
 from tests.unit.tasks.run.newest.company import COMPANION
-
-
-@pytest.fixture(params=["memory", "servers"])
-def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
-    """Five nodes."""
-    found: Nodes
-    if request.param == "memory":
-        found = MemoryNodes(request.getfixturevalue("redlock_memory_nodes"))
-    else:
-        found = ServerNodes(request.getfixturevalue("redlock_cluster_factory")())
-    yield found
-    found.close()
 
 
 @pytest.fixture

@@ -85,8 +85,7 @@ def test_what_ended_before_a_command_is_replaced_for_it(
     nodes: ServerNodes, command: str, end: str, idle: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = nodes.connected()
-    lease = client.acquire("key", ttl=30.0)
-    nodes.wait_held(lease)
+    lease = nodes.lease_of(client, ttl=30.0)
     monkeypatch.setattr(channel, "_IDLE", idle)
     ENDS[end](nodes.cluster)
     assert COMMANDS[command](client, lease)
