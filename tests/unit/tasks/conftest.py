@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
+from celery_redlock.tasks.config.client import client_for
 from tests.support.tasks import Bench
 from tests.support.unique import MODES
 
@@ -34,3 +35,21 @@ def break_broker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
         raise OperationalError("broker down")
 
     return lambda: monkeypatch.setattr(bench.app.amqp, "send_task_message", refuse)
+
+
+@pytest.fixture
+def revoked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of messages that workers were told to revoke; none of them hears of it."""
+    revoked: list[str] = []
+    monkeypatch.setattr(bench.app.control, "revoke", revoked.append)
+    return revoked
+
+
+@pytest.fixture
+def no_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail what waits for its lock in its process."""
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError(f"it waits for {seconds} s")
+
+    monkeypatch.setattr(client_for(bench.app).transport, "sleep", refuse)

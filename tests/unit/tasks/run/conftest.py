@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,3 +28,16 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(Client, "acquire_for_task", note)
     return noted
+
+
+@pytest.fixture
+def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
+    """Have every attempt to take a lock end with an error from now on."""
+
+    def meet(error: Exception) -> None:
+        def fail(*args: Any, **options: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(Client, "acquire_for_task", fail)
+
+    return meet

@@ -30,7 +30,7 @@ from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, retry_once
 
 
 def occupy(bench: Bench) -> Any:
@@ -41,6 +41,11 @@ def requeued(bench: Bench, request: dict[str, Any], **changes: Any) -> dict[str,
     outcome = bench.run(request, **changes)
     assert outcome.state == "RETRY", outcome
     return bench.receive()
+
+
+def waited(seconds: float, requeues: int) -> dict[str, Any]:
+    """Return the headers of a message that was requeued so often in so many seconds."""
+    return {HEADER: {"first_seen": time.time() - seconds, "requeues": requeues, "retries": 0}}
 
 
 def test_a_requeued_run_ends_with_its_delay_and_its_holder_in_words(bench: Bench) -> None:
@@ -124,18 +129,14 @@ def test_the_delay_stays_below_half_the_visibility_timeout(
 ) -> None:
     bench.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     occupy(bench)
-    request = bench.send(job(bench))
-    header = {"first_seen": time.time(), "requeues": 30, "retries": 0}
-    outcome = bench.run(request, headers={HEADER: header})
-    assert outcome.value.when == longest
+    assert bench.run(bench.send(job(bench)), headers=waited(0, 30)).value.when == longest
 
 
 @pytest.mark.usefixtures("longest_delay")
 def test_the_last_delay_ends_with_the_patience(bench: Bench) -> None:
     occupy(bench)
     request = bench.send(job(bench, lock_give_up_after=100))
-    header = {"first_seen": time.time() - 90, "requeues": 30, "retries": 0}
-    assert 0 < bench.run(request, headers={HEADER: header}).value.when <= 10
+    assert 0 < bench.run(request, headers=waited(90, 30)).value.when <= 10
 
 
 def test_the_last_delay_leaves_time_to_store_that_the_message_returns(
@@ -149,8 +150,7 @@ def test_the_last_delay_leaves_time_to_store_that_the_message_returns(
 def test_a_task_gives_up_when_its_patience_is_used_up(bench: Bench) -> None:
     occupy(bench)
     request = bench.send(job(bench, lock_give_up_after=100))
-    header = {"first_seen": time.time() - 101, "requeues": 7, "retries": 0}
-    outcome = bench.run(request, headers={HEADER: header})
+    outcome = bench.run(request, headers=waited(101, 7))
     assert type(outcome.value) is LockNotAcquired
     assert "lock_give_up_after = 100 s (tried again 7 times)" in str(outcome.value)
     assert bench.queue_length == 0
@@ -169,17 +169,12 @@ def test_a_task_gives_up_when_its_patience_is_used_up(bench: Bench) -> None:
 def test_patience_begins_anew_with(bench: Bench, change: dict[str, Any]) -> None:
     occupy(bench)
     request = bench.send(job(bench, lock_give_up_after=100))
-    header = {"first_seen": time.time() - 101, "requeues": 7, "retries": 0}
-    outcome = bench.run(request, **{"headers": {HEADER: header}, **change})
-    assert outcome.state == "RETRY"
+    assert bench.run(request, **{"headers": waited(101, 7), **change}).state == "RETRY"
 
 
 def test_a_retry_of_the_tasks_own_does_not_carry_the_header_on(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise self.retry(countdown=1)
-
     holder = occupy(bench)
-    request = requeued(bench, bench.send(job(bench, body), headers={"tenant": "acme"}))
+    request = requeued(bench, bench.send(job(bench, retry_once), headers={"tenant": "acme"}))
     holder.release()
     again = requeued(bench, request)
     assert HEADER not in again
@@ -221,13 +216,6 @@ def test_under_apply_a_task_gives_up_in_the_end(bench: Bench) -> None:
         job(bench, lock_give_up_after=0.05).apply().get()
 
 
-def test_a_skipped_task_succeeds_with_its_skip_result(bench: Bench) -> None:
-    occupy(bench)
-    task = job(bench, lock_on_conflict="skip", lock_skip_result={"skipped": True})
-    outcome = bench.call(task)
-    assert (outcome.state, outcome.value) == ("SUCCESS", {"skipped": True})
-
-
 def test_the_next_step_of_a_chain_gets_the_skip_result(bench: Bench) -> None:
     occupy(bench)
     task = job(bench, lock_on_conflict="skip", lock_skip_result="skipped")
@@ -247,47 +235,57 @@ def test_a_skip_sends_an_event(bench: Bench) -> None:
     assert (fields["key"], fields["holder"]) == ("k", holder.owner)
 
 
-@pytest.mark.parametrize("policy", ["skip", "reject"])
-def test_a_split_vote_is_put_back_and_never_given_up_for_another(bench: Bench, policy: str) -> None:
-    task = job(bench, lock_on_conflict=policy, acks_late=True)
-    request = bench.send(task)
-    with pytest.raises(Requeued):
-        settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
+SPLIT = LockContended("split", "k", "half", 1.0, True)
 
 
-def test_a_message_returns_when_the_quarantine_ends_that_it_has_met(bench: Bench) -> None:
-    task = job(bench, acks_late=True)
-    request = bench.send(task)
-    met = QuorumUnavailable("quarantined", "k", {}, 7.5)
-    with pytest.raises(Requeued) as requeued:
-        settle_in_worker(bench, task, request, met)
-    assert 7.5 < requeued.value.when <= 8.5
-    assert Envelope.read(bench.receive()).waits_for == ()
+@pytest.mark.parametrize(
+    ("met", "waits_for"),
+    [
+        (QuorumUnavailable("quarantined", "k", {}, 7.5), ()),
+        (QuorumUnavailable("away", "k"), (QUORUM,)),
+        (SPLIT, ("redlock:k",)),
+    ],
+    ids=["nothing in a quarantine", "a quorum in an outage", "all of its keys in a split vote"],
+)
+def test_a_message_that_is_put_back_waits_for(
+    bench: Bench, meet: Callable[[Exception], None], met: Exception, waits_for: tuple[str, ...]
+) -> None:
+    request = bench.send(job(bench, acks_late=True))
+    meet(met)
+    assert Envelope.read(requeued(bench, request)).waits_for == waits_for
 
 
-def test_a_message_to_which_its_lock_is_handed_over_returns_soon(bench: Bench) -> None:
-    task = job(bench, lock_mode="until_executed", acks_late=True)
-    request = bench.send(task)
-    held = LockContended("held", "k", "1 1 running other w 1", 30.0, False, ["k"])
-    with pytest.raises(Requeued) as requeued:
-        settle_in_worker(bench, task, request, held)
-    assert requeued.value.when <= FIRST_DELAY
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lock_on_conflict": "skip"},
+        {"lock_on_conflict": "reject"},
+        {"lock_mode": "until_executed"},
+    ],
+    ids=str,
+)
+def test_a_split_vote_is_put_back_and_never_given_up_for_another(
+    bench: Bench, meet: Callable[[Exception], None], options: dict[str, Any]
+) -> None:
+    request = bench.send(job(bench, acks_late=True, **options))
+    meet(SPLIT)
+    assert bench.run(request).state == "RETRY"
 
 
-def test_a_message_that_met_an_outage_waits_for_a_quorum(bench: Bench) -> None:
-    task = job(bench, acks_late=True)
-    request = bench.send(task)
-    with pytest.raises(Requeued):
-        settle_in_worker(bench, task, request, QuorumUnavailable("away", "k"))
-    assert Envelope.read(bench.receive()).waits_for == (QUORUM,)
+def test_a_message_returns_when_the_quarantine_ends_that_it_has_met(
+    bench: Bench, meet: Callable[[Exception], None]
+) -> None:
+    request = bench.send(job(bench, acks_late=True))
+    meet(QuorumUnavailable("quarantined", "k", {}, 7.5))
+    assert 7.5 < bench.run(request).value.when <= 8.5
 
 
-def test_a_message_that_met_a_split_vote_waits_for_all_of_its_keys(bench: Bench) -> None:
-    task = job(bench, acks_late=True)
-    request = bench.send(task)
-    with pytest.raises(Requeued):
-        settle_in_worker(bench, task, request, LockContended("split", "k", "half", 1.0, True))
-    assert Envelope.read(bench.receive()).waits_for == ("redlock:k",)
+def test_a_message_to_which_its_lock_is_handed_over_returns_soon(
+    bench: Bench, meet: Callable[[Exception], None]
+) -> None:
+    request = bench.send(job(bench, lock_mode="until_executed", acks_late=True))
+    meet(LockContended("held", "k", "1 1 running other w 1", 30.0, False, ["k"]))
+    assert bench.run(request).value.when <= FIRST_DELAY
 
 
 def test_a_withdrawn_message_takes_over_its_marker_once_though_each_node_shows_another(
@@ -317,16 +315,6 @@ def test_a_withdrawn_message_takes_over_its_marker_once_though_each_node_shows_a
         task.request_stack.pop()
     assert len(tries) == 1
     assert bench.receive()["id"] == request["id"]
-
-
-def settle_in_worker(bench: Bench, task: Any, request: Any, error: LockNotAcquired) -> Any:
-    context = Context(request, called_directly=False)
-    task.request_stack.push(context)
-    try:
-        request = lock_request_for(task, context, task.redlock_plan, (), {})
-        return resolve(Case(running_lock=RunningLock(request), error=error))
-    finally:
-        task.request_stack.pop()
 
 
 def test_a_conflict_raises_where_that_is_the_policy(bench: Bench) -> None:
@@ -359,8 +347,7 @@ def test_a_chord_member_is_not_rejected_but_fails(bench: Bench, place: str) -> N
     if place != "member":
         header.tasks[1].options["chord"] = echo.s()
         request = {**request, "chord": None, "chain": [dict(header.tasks[1])]}
-    with pytest.raises(LockContended):
-        settle_in_worker(bench, task, request, LockContended("held", "k", "holder", 1.0))
+    assert isinstance(bench.run(request).value, LockContended)
 
 
 def test_a_conflict_function_may_replace_the_task(bench: Bench) -> None:

@@ -7,24 +7,18 @@ from typing import Any
 import pytest
 from celery import uuid
 
-from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, WINDOW, declare, free, mark, owned_by
+from tests.unit.tasks import jobs
 from tests.unit.tasks.jobs import sent_without
 
 
 def counting(bench: Bench, **options: Any) -> tuple[Any, list[str]]:
-    runs: list[str] = []
-
-    def body(self: Any) -> str:
-        runs.append(self.request.id)
-        return "ran"
-
     if not any(never in repr(options) for never in ("raise", "replace")):
         options["lock_skip_result"] = "skipped"
-    return declare(bench, body, **options), runs
+    return jobs.counting(declare, bench, **options)
 
 
 def sent_twice(bench: Bench, task: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -32,36 +26,23 @@ def sent_twice(bench: Bench, task: Any) -> tuple[dict[str, Any], dict[str, Any]]
     return bench.send(task), bench.send(task, task_id=uuid())
 
 
-@pytest.fixture
-def no_waiting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(seconds: float) -> None:
-        raise AssertionError(f"it waits for {seconds} s")
-
-    monkeypatch.setattr(client_for(bench.app).transport, "sleep", refuse)
-
-
 def test_it_carries_whose_duplicate_it_is(bench: Bench, mode: str) -> None:
-    task, _ = counting(bench, lock_mode=mode)
-    first, again = sent_twice(bench, task)
+    first, again = sent_twice(bench, declare(bench, lock_mode=mode))
     original = Envelope.read(again).duplicate_of
-    assert original is not None
     assert original.task_id == first["id"]
     assert mark(bench, first).endswith(original.marker)
 
 
-def test_it_is_skipped_when_the_first_has_finished(bench: Bench, mode: str) -> None:
-    task, runs = counting(bench, lock_mode=mode)
+@pytest.mark.parametrize("when", ["before the first has begun", "when it has finished"])
+def test_it_is_skipped(bench: Bench, mode: str, when: str, no_waiting: None) -> None:
+    """At once, for it does not wait for a lock that it will not take."""
+    task, runs = counting(bench, lock_mode=mode, lock_wait=30)
     first, again = sent_twice(bench, task)
-    bench.run(first)
+    if when == "when it has finished":
+        bench.run(first)
     assert bench.run(again).value == "skipped"
-    assert runs == [first["id"]]
-
-
-def test_it_is_skipped_before_the_first_has_begun(bench: Bench, mode: str) -> None:
-    task, runs = counting(bench, lock_mode=mode)
-    first, again = sent_twice(bench, task)
-    assert bench.run(again).value == "skipped"
-    bench.run(first)
+    if when == "before the first has begun":
+        bench.run(first)
     assert runs == [first["id"]]
 
 
@@ -69,25 +50,13 @@ def test_it_is_skipped_while_the_first_runs(bench: Bench, mode: str) -> None:
     found: list[Any] = []
     task = declare(
         bench,
-        lambda self: found.append(bench.run(again).value) if again else None,
+        lambda self: found.append(bench.run(again).value),
         lock_mode=mode,
         lock_skip_result="skipped",
     )
-    again: dict[str, Any] = {}
     first, again = sent_twice(bench, task)
     bench.run(first)
     assert found == ["skipped"]
-
-
-@pytest.mark.parametrize("first_runs", [True, False], ids=["finished", "waiting"])
-def test_it_does_not_wait_for_a_lock_that_it_will_not_take(
-    bench: Bench, mode: str, first_runs: bool, no_waiting: None
-) -> None:
-    task, _ = counting(bench, lock_mode=mode, lock_wait=30)
-    first, again = sent_twice(bench, task)
-    if first_runs:
-        bench.run(first)
-    assert bench.run(again).value == "skipped"
 
 
 def test_a_second_delivery_of_a_skipped_one_is_ignored(bench: Bench) -> None:
@@ -97,12 +66,9 @@ def test_a_second_delivery_of_a_skipped_one_is_ignored(bench: Bench) -> None:
     assert [bench.run(again).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
 
 
-def test_it_runs_when_the_first_was_revoked(
-    bench: Bench, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_runs_when_the_first_was_revoked(bench: Bench, mode: str, revoked: list[str]) -> None:
     task, runs = counting(bench, lock_mode=mode)
     first, again = sent_twice(bench, task)
-    monkeypatch.setattr(bench.app.control, "revoke", lambda task_id: None)
     task.revoke_queued()
     assert bench.run(again).value == "ran"
     bench.run(first)
@@ -129,12 +95,13 @@ def test_it_runs_when_the_first_has_failed_without_its_body(bench: Bench) -> Non
 
 
 def test_it_waits_its_turn_behind_another_task_when_the_first_is_gone(bench: Bench) -> None:
-    task, _ = counting(bench, lock_key=["k", "j"])
-    _, again = sent_twice(bench, task)
+    _, again = sent_twice(bench, declare(bench, lock_key=["k", "j"]))
     free(bench)
     free(bench, "redlock:j")
     owned_by(bench, "other")
     assert bench.run(again).state == "RETRY"
+    before, after = Envelope.read(again), Envelope.read(bench.receive())
+    assert after.duplicate_of == before.duplicate_of is not None
 
 
 def test_it_fails_where_duplicates_are_refused(bench: Bench, mode: str) -> None:
@@ -160,28 +127,11 @@ def test_a_function_decides_about_it_in_the_worker(bench: Bench) -> None:
     assert asked == [("job", "k")]
 
 
-def test_a_message_that_was_put_back_still_says_whose_duplicate_it_is(bench: Bench) -> None:
-    task, _ = counting(bench, lock_key=["k", "j"])
-    _, again = sent_twice(bench, task)
-    free(bench)
-    free(bench, "redlock:j")
-    owned_by(bench, "other")
-    assert bench.run(again).state == "RETRY"
-    before, after = Envelope.read(again), Envelope.read(bench.receive())
-    assert after.duplicate_of == before.duplicate_of is not None
-
-
 def test_a_retry_of_one_that_ran_is_no_duplicate(bench: Bench) -> None:
-    def body(self: Any) -> Any:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return "ran again"
-
-    task = declare(bench, body)
-    _, again = sent_twice(bench, task)
+    _, again = sent_twice(bench, declare(bench, jobs.retry_once))
     free(bench)
     assert bench.run(again).state == "RETRY"
-    assert bench.run(bench.receive()).value == "ran again"
+    assert bench.run(bench.receive()).value == "ran"
 
 
 def test_the_window_of_the_first_does_not_let_it_run(bench: Bench) -> None:
@@ -203,28 +153,12 @@ def test_a_message_without_a_lock_is_a_duplicate_at_first_sight(
 
 
 def test_a_call_of_another_task_with_the_key_is_no_repetition(bench: Bench) -> None:
-    first, _ = counting(bench)
-    runs: list[str] = []
-    other = bench.task(
-        lambda self: runs.append(self.request.id),
-        bind=True,
-        name="other",
-        lock_key="k",
-        lock_mode="until_executed",
-    )
-    bench.send(first)
+    bench.send(declare(bench))
+    other = declare(bench, name="other")
     request = bench.send(other, task_id=uuid())
     assert Envelope.read(request).duplicate_of is None
     free(bench)
-    bench.run(request)
-    assert runs == [request["id"]]
-
-
-def test_a_call_of_another_task_with_the_key_is_sent_and_waits_its_turn(bench: Bench) -> None:
-    first, _ = counting(bench)
-    other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
-    bench.send(first)
-    assert bench.call(other).state == "RETRY"
+    assert bench.run(request).value == "ran"
 
 
 def test_a_function_that_lets_the_newer_one_count_lets_it_run_after_the_first(

@@ -15,7 +15,7 @@ from tests.support.cases import first_of
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick, tick_now
 from tests.support.unique import free, owned_by, role
-from tests.unit.tasks.jobs import ALL_MODES, job
+from tests.unit.tasks.jobs import ALL_MODES, counting, job, redelivered, retry_once
 
 POLICIES = ("existing", "raise", "replace")
 LINKED = {"link": {"task": "celery.ping", "args": (), "kwargs": {}, "options": {}}}
@@ -40,13 +40,7 @@ def publish(bench: Bench, task: Any, **options: Any) -> dict[str, Any]:
 def test_a_tick_of_three_beats_runs_once_whichever_message_comes_first(
     bench: Bench, mode: str, policy: str, options: dict[str, Any], first_to_come: int
 ) -> None:
-    runs: list[str] = []
-
-    def body(self: Any) -> str:
-        runs.append(self.request.id)
-        return "ran"
-
-    task = job(bench, body, lock_mode=mode, lock_on_duplicate=policy)
+    task, runs = counting(job, bench, lock_mode=mode, lock_on_duplicate=policy)
     waiting = [publish(bench, task, **options) for _ in range(3)]
     waiting.insert(0, waiting.pop(first_to_come))
     while waiting:
@@ -81,12 +75,6 @@ def test_two_entries_that_are_due_at_once_are_no_copies(bench: Bench) -> None:
     assert bench.run(bench.receive()).value == "skipped"
 
 
-def begun(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
-    """Return the message as the broker delivers it when its worker was lost in the body."""
-    info = {**message["delivery_info"], "redelivered": True}
-    return {**message, "delivery_info": info}
-
-
 def test_a_copy_that_came_too_late_does_not_keep_a_lost_run_from_its_repetition(
     bench: Bench,
 ) -> None:
@@ -95,25 +83,19 @@ def test_a_copy_that_came_too_late_does_not_keep_a_lost_run_from_its_repetition(
     lost, copy = (send_tick(bench, task, late) for _ in range(2))
     assert is_skipped(bench.run(copy).value)
     assert role(bench, mark(bench, late)) is Role.SKIPPED
-    assert bench.run(begun(bench, lost)).value == "ran"
+    assert bench.run(redelivered(lost)).value == "ran"
 
 
-def test_nor_does_one_that_found_another_run_at_work(bench: Bench) -> None:
+@pytest.mark.parametrize(("skipped", "state"), [("the copy", "SUCCESS"), ("itself", "IGNORED")])
+def test_a_lost_run_is_repeated_unless_its_own_message_was_skipped(
+    bench: Bench, skipped: str, state: str
+) -> None:
     task = job(bench, acks_late=True, lock_on_conflict="skip")
     lost, copy = (send_tick(bench, task, tick()) for _ in range(2))
     other = owned_by(bench, "the next")
-    bench.run(copy)
+    bench.run(copy if skipped == "the copy" else lost)
     other.release()
-    assert bench.run(begun(bench, lost)).value == "ran"
-
-
-def test_a_message_that_was_skipped_itself_is_not_repeated(bench: Bench) -> None:
-    task = job(bench, acks_late=True, lock_on_conflict="skip")
-    message = send_tick(bench, task, tick())
-    other = owned_by(bench, "the next")
-    bench.run(message)
-    other.release()
-    assert bench.run(begun(bench, message)).state == "IGNORED"
+    assert bench.run(redelivered(lost)).state == state
 
 
 def test_a_copy_that_met_the_running_body_is_not_too_late_afterwards(bench: Bench) -> None:
@@ -138,12 +120,7 @@ def test_a_copy_that_met_the_running_body_is_not_too_late_afterwards(bench: Benc
 
 
 def test_a_retry_of_a_ticks_run_is_never_too_late(bench: Bench) -> None:
-    def body(self: Any) -> str:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return "ran"
-
-    task = job(bench, body, lock_starting_deadline=60)
+    task = job(bench, retry_once, lock_starting_deadline=60)
     bench.run(send_tick(bench, task, tick_now()))
     again = bench.receive()
     again["redlock"]["tick"]["due"] -= 100
@@ -155,9 +132,7 @@ def test_a_retry_of_a_unique_ticks_run_has_its_tick_and_its_lock(bench: Bench, m
 
     def body(self: Any) -> str:
         ticks.append(self.request.tick)
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return "ran"
+        return retry_once(self)
 
     task = job(bench, body, lock_mode=mode)
     assert bench.run(publish(bench, task)).state == "RETRY"
@@ -200,9 +175,8 @@ SKIPS: dict[str, tuple[dict[str, Any], Any]] = {
 def test_a_copy_that_meets_one_that_is_just_being_skipped_does_not_run(
     bench: Bench, how: str
 ) -> None:
-    runs: list[str] = []
     options, signal = SKIPS[how]
-    task = job(bench, lambda self: runs.append(self.request.id), **options)
+    task, runs = counting(job, bench, **options)
     what = tick_now(-100)
     first, copy = (send_tick(bench, task, what) for _ in range(2))
     other = None if how == "missed" else owned_by(bench, "another")
@@ -279,13 +253,11 @@ def test_another_leaders_late_message_does_not_keep_a_lost_run_from_its_repetiti
     bench: Bench,
 ) -> None:
     late = tick_now(-100)
-    runs: list[str] = []
-    options = {"acks_late": True, "lock_starting_deadline": 60}
-    task = job(bench, lambda self: runs.append(self.request.id), **options)
+    task, runs = counting(job, bench, acks_late=True, lock_starting_deadline=60)
     lost, copy = (send_tick(bench, task, late, task_id="of the tick") for _ in range(2))
     copy["redlock"]["nonce"] = "another"
     bench.run(copy)
-    bench.run(begun(bench, lost))
+    bench.run(redelivered(lost))
     assert runs == ["of the tick"]
 
 

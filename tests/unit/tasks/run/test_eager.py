@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from celery import chain
 
-from celery_redlock import current_lease, is_skipped
+from celery_redlock import is_skipped
 from celery_redlock.core import client_of
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run import contention
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, declare, owned_by, role, value
+from tests.unit.tasks.jobs import raising
 
 
 def test_apply_locks_as_a_worker_does(bench: Bench, mode: str) -> None:
@@ -44,12 +45,8 @@ def test_a_retry_under_apply_takes_the_lock_again(bench: Bench, mode: str) -> No
 
 
 def test_a_failure_under_apply_frees_the_lock(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise ValueError("no")
-
-    task = declare(bench, body)
     with pytest.raises(ValueError, match="no"):
-        task.apply(throw=True)
+        declare(bench, raising(ValueError("no"))).apply(throw=True)
     assert value(bench) is None
 
 
@@ -80,18 +77,6 @@ def test_a_task_is_not_waited_for_by_what_it_runs_itself(bench: Bench) -> None:
     began = time.monotonic()
     assert bench.call(task).value == "outer"
     assert time.monotonic() - began < 30
-
-
-def test_a_unique_task_applied_in_the_body_of_another_has_its_own_lease_meanwhile(
-    bench: Bench,
-) -> None:
-    inner = declare(bench, lambda self: self.lease.key, name="inner", lock_key="other")
-
-    def body(self: Any) -> list[Any]:
-        return [current_lease().key, inner.apply().get(), current_lease().key]  # type: ignore[union-attr]
-
-    assert bench.call(declare(bench, body)).value == ["k", "other", "k"]
-    assert (value(bench), value(bench, "redlock:other")) == (None, None)
 
 
 def test_a_plain_call_in_the_body_neither_locks_nor_ends_anything(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, QUEUE, declare, holder, left, mark, role, value
 from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import before_next, raising, retry_once
 
 HANDED_ON = ("until_executed", "until_expired")
 
@@ -22,12 +23,6 @@ HANDED_ON = ("until_executed", "until_expired")
 @pytest.fixture(params=HANDED_ON)
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def retry_once(self: Any, *args: Any) -> Any:
-    if self.request.retries == 0:
-        raise self.retry(countdown=1)
-    return self.request.fencing_token
 
 
 def test_a_retry_gets_the_lock_when_the_run_before_it_has_ended(bench: Bench, mode: str) -> None:
@@ -82,9 +77,8 @@ def test_retries_do_not_begin_another_window(bench: Bench) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_runs_its_retry(bench: Bench, mode: str) -> None:
-    task = declare(bench, lambda self: retry_once(self) or "ran", lock_mode=mode)
-    bench.run(bench.send(task))
-    assert bench.run(bench.receive()).state == "SUCCESS"
+    bench.run(bench.send(declare(bench, retry_once, lock_mode=mode)))
+    assert bench.run(bench.receive()).value == "ran"
     assert value(bench, QUEUE) is None
 
 
@@ -168,10 +162,7 @@ def test_a_retry_with_other_arguments_takes_a_lock_of_its_own(bench: Bench) -> N
 
 
 def test_a_retry_raised_by_hand_sends_nothing_and_leaves_no_mark(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise Retry("by hand")
-
-    request = bench.send(declare(bench, body))
+    request = bench.send(declare(bench, raising(Retry("by hand"))))
     assert bench.run(request).state == "RETRY"
     assert (value(bench), value(bench, mark(bench, request))) == (None, None)
 
@@ -225,38 +216,27 @@ def test_a_chord_that_replaces_the_task_is_sent_and_its_body_has_the_lock(bench:
 
 
 def test_the_next_step_of_a_chain_waits_for_the_lock_of_the_step_before_it(bench: Bench) -> None:
-    first = declare(bench, lambda self: "first")
+    first = declare(bench)
     outcomes: list[Any] = []
-    mark_as_done = first.backend.mark_as_done
-
-    def next_is_faster(*args: Any, **kwargs: Any) -> Any:
-        if not outcomes:
-            outcomes.append(bench.run(bench.receive()))
-        return mark_as_done(*args, **kwargs)
-
-    first.backend.mark_as_done = next_is_faster
+    before_next(
+        first.backend, "mark_as_done", lambda: outcomes.append(bench.run(bench.receive()).state)
+    )
     chain(first.si(), first.si()).apply_async()
     bench.run(bench.receive())
-    assert outcomes[0].state == "RETRY"
-    assert bench.run(bench.receive()).value == "first"
+    assert outcomes == ["RETRY"]
+    assert bench.run(bench.receive()).value == "ran"
 
 
 def test_a_message_sent_with_the_tasks_own_id_gets_the_lock(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        if not self.request.delivery_info["redelivered"]:
-            self.apply_async(task_id=self.request.id, countdown=1)
-
-    request = bench.send(declare(bench, body))
+    request = bench.send(
+        declare(bench, lambda self: self.apply_async(task_id=self.request.id, countdown=1) and None)
+    )
     bench.run(request)
-    again = bench.receive()
     found = holder(bench)
-    assert found is not None
-    assert (found.role, found.task_id, again["id"]) == (Role.QUEUED, request["id"], request["id"])
+    assert (found.role, found.task_id) == (Role.QUEUED, request["id"])
+    assert bench.receive()["id"] == request["id"]
 
 
 def test_another_message_that_the_body_sends_does_not_get_the_lock(bench: Bench) -> None:
-    def body(self: Any) -> bool:
-        return is_duplicate(self.delay())
-
-    assert bench.call(declare(bench, body)).value is True
+    assert bench.call(declare(bench, lambda self: is_duplicate(self.delay()))).value is True
     assert value(bench) is None

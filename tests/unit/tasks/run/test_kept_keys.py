@@ -16,6 +16,7 @@ from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, holder, left, role, value
+from tests.unit.tasks.jobs import raising, retry_once
 
 
 @pytest.fixture
@@ -25,8 +26,8 @@ def bench() -> Iterator[Bench]:
     bench.close()
 
 
-def plain(bench: Bench, name: str, body: Any = None) -> Any:
-    return bench.task(body or (lambda *args: name), name=name, base=Task)
+def plain(bench: Bench, name: str, body: Any = None, **options: Any) -> Any:
+    return bench.task(body or (lambda *args: name), name=name, base=Task, **options)
 
 
 def replaced_by(bench: Bench, make: Any, **options: Any) -> Any:
@@ -38,13 +39,12 @@ def replaced_by(bench: Bench, make: Any, **options: Any) -> Any:
     return declare(bench, body, **options)
 
 
-def ended_by(error: BaseException) -> Any:
-    """Return a body that raises an exception."""
-
-    def body(*args: Any) -> None:
-        raise error
-
-    return body
+def chained(bench: Bench, number: int, bodies: dict[str, Any] | None = None) -> list[Any]:
+    """Have a unique task replace itself with a chain of so many plain tasks."""
+    names = ("one", "two", "three")[:number]
+    steps = [plain(bench, name, (bodies or {}).get(name)) for name in names]
+    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(step.s() for step in steps)))))
+    return steps
 
 
 def run_all(bench: Bench) -> list[tuple[str, Role | None]]:
@@ -62,9 +62,7 @@ def test_a_chain_has_the_key_until_its_last_step_has_ended(bench: Bench) -> None
     task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
     request = bench.send(task)
     assert bench.run(request).state == "IGNORED"
-    found = holder(bench)
-    assert found is not None
-    assert found.is_of(request["id"])
+    assert holder(bench).is_of(request["id"])
     assert run_all(bench) == [("one", Role.QUEUED), ("two", Role.QUEUED)]
     assert value(bench) is None
 
@@ -80,52 +78,26 @@ def test_a_call_while_the_steps_run_is_a_duplicate(bench: Bench) -> None:
 
 
 def test_a_step_that_is_retried_keeps_the_key(bench: Bench) -> None:
-    def body(self: Any, *args: Any) -> None:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-
-    one, two = plain(bench, "one"), bench.task(body, name="two", base=Task, bind=True)
+    one, two = plain(bench, "one"), plain(bench, "two", retry_once, bind=True)
     bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), two.s()))))
     assert run_all(bench) == [(name, Role.QUEUED) for name in ("one", "two", "two")]
     assert value(bench) is None
 
 
 @pytest.mark.parametrize("failing", ["one", "two", "three"])
-def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str) -> None:
-    def fail(*args: Any) -> None:
-        raise ValueError("no")
-
-    steps = [plain(bench, n, fail if n == failing else None) for n in ("one", "two", "three")]
-    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
+@pytest.mark.parametrize("error", [ValueError("no"), Reject("to the dead letters", requeue=False)])
+def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str, error: Exception) -> None:
+    chained(bench, 3, {failing: raising(error)})
     run_all(bench)
     assert value(bench) is None
 
 
-@pytest.mark.parametrize("rejecting", ["one", "two", "three"])
-def test_a_step_that_goes_to_the_dead_letters_frees_the_key(bench: Bench, rejecting: str) -> None:
-    bodies = {rejecting: ended_by(Reject("no", requeue=False))}
-    steps = [plain(bench, name, bodies.get(name)) for name in ("one", "two", "three")]
-    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
-    run_all(bench)
-    assert value(bench) is None
-
-
-@pytest.mark.parametrize("rejecting", ["one", "two"])
-def test_a_step_that_goes_back_to_its_queue_keeps_the_key(bench: Bench, rejecting: str) -> None:
-    bodies = {rejecting: ended_by(Reject("no", requeue=True))}
-    steps = [plain(bench, name, bodies.get(name)) for name in ("one", "two")]
-    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
-    run_all(bench)
-    assert role(bench) is Role.QUEUED
-
-
-@pytest.mark.parametrize("ignoring", ["one", "two"])
-def test_a_step_that_ends_with_ignore_leaves_the_key_to_its_ttl(
-    bench: Bench, ignoring: str
+@pytest.mark.parametrize("ending", ["one", "two"])
+@pytest.mark.parametrize("error", [Reject("to its queue", requeue=True), Ignore()])
+def test_a_step_that_goes_back_to_its_queue_or_ends_with_ignore_keeps_the_key(
+    bench: Bench, ending: str, error: Exception
 ) -> None:
-    bodies = {ignoring: ended_by(Ignore())}
-    steps = [plain(bench, name, bodies.get(name)) for name in ("one", "two")]
-    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
+    chained(bench, 2, {ending: raising(error)})
     run_all(bench)
     assert role(bench) is Role.QUEUED
 
@@ -135,16 +107,11 @@ def test_a_step_that_replaces_itself_has_the_key_for_its_replacement(
     bench: Bench, replacing: str
 ) -> None:
     other = plain(bench, "other")
-    names = ("one", "two")
-    steps = [
-        bench.task(
-            lambda self, *args: self.replace(other.si()) if self.name == replacing else None,
-            name=name,
-            base=Task,
-            bind=True,
-        )
-        for name in names
-    ]
+
+    def body(self: Any, *args: Any) -> Any:
+        return self.replace(other.si()) if self.name == replacing else None
+
+    steps = [plain(bench, name, body, bind=True) for name in ("one", "two")]
     bench.run(bench.send(replaced_by(bench, lambda self: chain(*(s.s() for s in steps)))))
     assert [held for _, held in run_all(bench)] == [Role.QUEUED] * 3
 
@@ -153,24 +120,31 @@ def test_a_step_that_replaces_itself_has_the_key_for_its_replacement(
 def test_a_last_step_whose_process_ends_keeps_the_key_for_its_next_delivery(
     bench: Bench, acks_late: bool
 ) -> None:
-    one, two = plain(bench, "one"), plain(bench, "two", ended_by(SystemExit()))
+    _, two = chained(bench, 2, {"two": raising(SystemExit())})
     two.acks_late = acks_late
-    bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), two.s()))))
     with pytest.raises(SystemExit):
         run_all(bench)
     assert role(bench) is (Role.QUEUED if acks_late else None)
 
 
-@pytest.mark.parametrize("make", [chain, group, lambda tasks: chord(tasks, tasks[0])])
+CANVASES = [chain, group, lambda tasks: chord(tasks, tasks[0])]
+
+
+def member_of(bench: Bench, make: Any, body: Any = None) -> tuple[Any, dict[str, Any]]:
+    """Have a unique task replace itself with two steps; return their task and a message of it."""
+    one = plain(bench, "one", body)
+    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
+    messages = [bench.receive() for _ in range(bench.queue_length)]
+    assert role(bench) is Role.QUEUED
+    return one, next(message for message in messages if message["task"] == "one")
+
+
+@pytest.mark.parametrize("make", CANVASES)
 @pytest.mark.parametrize("loss", [WorkerLostError("SIGKILL"), TimeLimitExceeded(1)])
 def test_a_step_whose_process_is_lost_frees_the_key(
     bench: Bench, make: Any, loss: Exception
 ) -> None:
-    one = plain(bench, "one")
-    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
-    messages = [bench.receive() for _ in range(bench.queue_length)]
-    message = next(each for each in messages if each["task"] == "one")
-    assert role(bench) is Role.QUEUED
+    one, message = member_of(bench, make)
     one.request_stack.push(Context(message))
     try:
         signals.task_failure.send(sender=one, task_id=message["id"], exception=loss)
@@ -179,13 +153,9 @@ def test_a_step_whose_process_is_lost_frees_the_key(
     assert value(bench) is None
 
 
-@pytest.mark.parametrize("make", [chain, group, lambda tasks: chord(tasks, tasks[0])])
+@pytest.mark.parametrize("make", CANVASES)
 def test_a_step_that_is_revoked_or_expires_frees_the_key(bench: Bench, make: Any) -> None:
-    one = plain(bench, "one")
-    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
-    messages = [bench.receive() for _ in range(bench.queue_length)]
-    message = next(each for each in messages if each["task"] == "one")
-    assert role(bench) is Role.QUEUED
+    one, message = member_of(bench, make)
     signals.task_revoked.send(sender=one, request=Context(message))
     assert value(bench) is None
 
@@ -204,25 +174,17 @@ def test_a_call_of_the_task_itself_with_another_key_that_fails_frees_the_key(ben
     assert value(bench, "redlock:0") is None
 
 
-@pytest.mark.parametrize("make", [group, lambda tasks: chord(tasks, tasks[0])])
+@pytest.mark.parametrize("make", CANVASES[1:])
 def test_a_group_and_a_chord_have_the_key(bench: Bench, make: Any) -> None:
-    one = plain(bench, "one")
-    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
-    assert role(bench) is Role.QUEUED
-    seen = [bench.receive() for _ in range(bench.queue_length)]
-    (body,) = {str(Envelope.read(each["chord"]["options"]["headers"]).reservation) for each in seen}
-    assert str(value(bench)) in body
+    _, message = member_of(bench, make)
+    headers = message["chord"]["options"]["headers"]
+    assert Envelope.read(headers).reservation.owner == value(bench)
 
 
-@pytest.mark.parametrize("make", [group, lambda tasks: chord(tasks, tasks[0])])
+@pytest.mark.parametrize("make", CANVASES[1:])
 def test_a_member_that_fails_frees_the_key(bench: Bench, make: Any) -> None:
-    def fail(*args: Any) -> None:
-        raise ValueError("no")
-
-    one = plain(bench, "one", fail)
-    bench.run(bench.send(replaced_by(bench, lambda self: make([one.s(), one.s()]))))
-    members = [bench.receive() for _ in range(bench.queue_length)]
-    bench.run(next(member for member in members if member["task"] == "one"))
+    _, message = member_of(bench, make, raising(ValueError("no")))
+    bench.run(message)
     assert value(bench) is None
 
 

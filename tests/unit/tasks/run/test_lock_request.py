@@ -6,25 +6,18 @@ from typing import Any
 
 import pytest
 from celery import chain, group
-from celery.app.task import Context
 
 from celery_redlock import is_skipped
-from celery_redlock.core import Redlock
-from celery_redlock.core.client import Client
-from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired, QuorumUnavailable
+from celery_redlock.errors import DuplicateTask, LockNotAcquired
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.rules.facts import Role
-from celery_redlock.tasks.run.contention import Case, resolve
-from celery_redlock.tasks.run.lock_request import lock_request_for
-from celery_redlock.tasks.run.running_lock import RunningLock
-from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import WaitingCall
 from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, free, holder, mark, owned_by, role, value
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import sent_without
+from tests.unit.tasks.jobs import redelivered, sent_without
 
 
 def test_a_duplicate_that_could_not_be_dropped_is_skipped_on_arrival(bench: Bench) -> None:
@@ -60,19 +53,16 @@ def test_duplicates_in_a_group_and_a_chain_complete(bench: Bench) -> None:
     assert bench.run(bench.receive()).state == "SUCCESS"
 
 
-def test_a_duplicate_fails_on_arrival_where_its_publish_would_have_failed(bench: Bench) -> None:
+@pytest.mark.parametrize("policy", ["raise", lambda task, error: "raise"])
+def test_a_duplicate_fails_on_arrival_where_its_publish_would_have_failed(
+    bench: Bench, policy: Any
+) -> None:
     owned_by(bench, "other")
-    request = sent_without(bench, lock_on_duplicate="raise")
+    request = sent_without(bench, lock_on_duplicate=policy)
     outcome = bench.run(request)
     assert isinstance(outcome.value, DuplicateTask)
     assert (outcome.value.task_id, outcome.value.result.id) == ("other", "other")
     assert role(bench, mark(bench, request)) is Role.FINISHED
-
-
-def test_a_function_decides_about_a_duplicate_on_arrival(bench: Bench) -> None:
-    owned_by(bench, "other")
-    request = sent_without(bench, lock_on_duplicate=lambda task, error: "raise")
-    assert isinstance(bench.run(request).value, DuplicateTask)
 
 
 def test_a_task_whose_lock_a_newer_one_took_over_ends_as_revoked(bench: Bench) -> None:
@@ -116,21 +106,12 @@ def test_a_process_that_ends_while_a_message_waits_leaves_its_lock_only_if_it_co
 @pytest.mark.parametrize("limit", ["time_limit", "soft_time_limit"])
 @pytest.mark.parametrize("said", ["by the task", "by the call"])
 def test_waiting_for_the_lock_does_not_use_a_time_limit_up(
-    bench: Bench, limit: str, said: str
+    bench: Bench, waits: list[float], limit: str, said: str
 ) -> None:
-    waits: list[float] = []
-    take = Client.acquire_for_task
-
-    def noted(redlock: Redlock, *args: Any, **options: Any) -> Any:
-        waits.append(options["wait"])
-        return take(redlock, *args, **options)
-
     of_task, of_call = ({limit: 2}, {}) if said == "by the task" else ({}, {limit: 2})
     task = declare(bench, lock_wait=60, **of_task)
     task.apply_async(**of_call)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Client, "acquire_for_task", noted)
-        assert bench.run(bench.receive()).value == "ran"
+    assert bench.run(bench.receive()).value == "ran"
     assert waits == [1.0]
 
 
@@ -150,9 +131,26 @@ def test_numbers_in_a_header_that_make_no_sense_do_not_keep_a_task_from_running(
     assert bench.run(request).value == "ran"
 
 
-def test_a_newer_task_waits_for_the_one_that_runs(bench: Bench) -> None:
-    owned_by(bench, "older")
-    assert bench.run(sent_without(bench, lock_on_duplicate="replace")).state == "RETRY"
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({"lock_on_duplicate": "replace"}, {}),
+        ({}, {"replaced_task_nesting": 1}),
+        ({}, {"parent_id": "other"}),
+        ({"lock_on_duplicate": "raise"}, {"parent_id": "other"}),
+    ],
+    ids=[
+        "a newer task, for the one that it replaces",
+        "a replacement, which is no duplicate",
+        "what a task sends, for its sender",
+        "what a task sends, also where duplicates are refused",
+    ],
+)
+def test_a_task_that_runs_is_waited_for_by(
+    bench: Bench, options: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    owned_by(bench, "other")
+    assert bench.run(sent_without(bench, **options), **changes).state == "RETRY"
 
 
 @pytest.mark.parametrize("policy", ["existing", "replace"])
@@ -168,27 +166,6 @@ def test_within_the_window_of_a_finished_task_another_is_skipped_at_once(
 def test_a_lock_of_a_stranger_stands_for_no_task_and_is_waited_for(bench: Bench) -> None:
     bench.elsewhere.acquire("k", ttl=60, label="a program of somebody else")
     assert bench.run(sent_without(bench)).state == "RETRY"
-
-
-def test_a_split_vote_stands_for_no_task_and_is_waited_for(bench: Bench) -> None:
-    request = sent_without(bench)
-    task = bench.app.tasks["job"]
-    context = Context(request, called_directly=False)
-    task.request_stack.push(context)
-    try:
-        hold = RunningLock(lock_request_for(task, context, task.redlock_plan, (), {}))
-        split = LockContended("split", "k", "1 1 queued other w 1", 1.0, True)
-        with pytest.raises(Requeued):
-            resolve(Case(running_lock=hold, error=split))
-    finally:
-        task.request_stack.pop()
-
-
-@pytest.mark.parametrize("policy", ["existing", "raise"])
-def test_the_task_that_sent_it_is_waited_for_and_no_conflict(bench: Bench, policy: str) -> None:
-    owned_by(bench, "parent")
-    request = sent_without(bench, lock_on_duplicate=policy)
-    assert bench.run(request, parent_id="parent").state == "RETRY"
 
 
 def test_an_earlier_run_of_the_same_task_is_waited_for_in_any_mode(bench: Bench) -> None:
@@ -222,8 +199,7 @@ def test_a_retry_is_never_the_duplicate_of_a_task_that_was_queued_meanwhile(
 def test_a_message_whose_worker_was_lost_is_nobodys_duplicate_however_often_it_is_put_back(
     bench: Bench,
 ) -> None:
-    request = bench.send(declare(bench, lock_mode="until_executing"))
-    request["delivery_info"]["redelivered"] = True
+    request = redelivered(bench.send(declare(bench, lock_mode="until_executing")))
     free(bench)
     other = owned_by(bench, "queued meanwhile", Role.QUEUED)
     for _ in range(3):
@@ -235,14 +211,7 @@ def test_a_message_whose_worker_was_lost_is_nobodys_duplicate_however_often_it_i
 
 def test_a_duplicate_stays_one_when_it_is_delivered_again(bench: Bench) -> None:
     owned_by(bench, "other")
-    request = sent_without(bench)
-    request["delivery_info"]["redelivered"] = True
-    assert bench.run(request).state == "SUCCESS"
-
-
-def test_a_replacement_is_never_a_duplicate_either(bench: Bench) -> None:
-    owned_by(bench, "other")
-    assert bench.run(sent_without(bench), replaced_task_nesting=1).state == "RETRY"
+    assert bench.run(redelivered(sent_without(bench))).state == "SUCCESS"
 
 
 def test_a_requeued_message_keeps_its_identity_and_its_lock(bench: Bench) -> None:
@@ -257,25 +226,21 @@ def test_a_requeued_message_keeps_its_identity_and_its_lock(bench: Bench) -> Non
 
 @pytest.mark.parametrize(
     ("policy", "state", "says"),
-    [("skip", "SUCCESS", Role.FINISHED), ("raise", "FAILURE", Role.FAILED)],
+    [
+        ("skip", "SUCCESS", Role.FINISHED),
+        ("raise", "FAILURE", Role.FAILED),
+        ("reject", "REJECTED", None),
+    ],
 )
 def test_a_queued_lock_is_free_when_the_run_gives_way_to_another(
-    bench: Bench, policy: str, state: str, says: Role
+    bench: Bench, policy: str, state: str, says: Role | None
 ) -> None:
     options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": policy}
-    request = bench.send(declare(bench, **options))
+    request = bench.send(declare(bench, acks_late=True, **options))
     owned_by(bench, "other")
     assert bench.run(request).state == state
     wait_until(lambda: value(bench, QUEUE) is None, message="the queued lock stayed")
     assert role(bench, mark(bench, request)) is says
-
-
-def test_a_rejected_message_leaves_no_lock(bench: Bench) -> None:
-    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": "reject"}
-    request = bench.send(declare(bench, acks_late=True, **options))
-    owned_by(bench, "other")
-    assert bench.run(request).state == "REJECTED"
-    wait_until(lambda: value(bench, QUEUE) is None, message="the queued lock stayed")
 
 
 def test_a_task_that_gives_up_leaves_no_lock(bench: Bench) -> None:
@@ -300,12 +265,6 @@ def test_without_a_quorum_a_message_keeps_its_lock_and_runs_later(bench: Bench) 
     assert value(bench) is None
 
 
-def test_without_a_quorum_a_task_fails_where_that_is_the_policy(bench: Bench) -> None:
-    request = bench.send(declare(bench, lock_on_unavailable="raise"))
-    bench.node.kill()
-    assert isinstance(bench.run(request).value, QuorumUnavailable)
-
-
 def test_a_body_that_ran_unlocked_leaves_no_lock(bench: Bench) -> None:
     def body(self: Any) -> list[Any]:
         bench.node.restart(keep_data=True)
@@ -325,5 +284,4 @@ def test_under_apply_a_duplicate_is_skipped(bench: Bench) -> None:
 def test_the_owner_of_the_lock_says_that_the_task_runs(bench: Bench) -> None:
     request = bench.send(declare(bench, lambda self: value(bench, KEY)))
     found = parse_owner(bench.run(request).value)
-    assert found is not None
     assert (found.role, found.task_id, found.host) == (Role.RUNNING, request["id"], "worker@bench")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import owner_label
 from celery_redlock.tasks.run import running_lock
 from tests.support.tasks import Bench
-from tests.unit.tasks.jobs import job
+from tests.support.unique import declare
+from tests.unit.tasks.jobs import job, raising, retry_once
 
 
 def test_the_lock_is_held_while_the_body_runs_and_gone_afterwards(bench: Bench) -> None:
@@ -25,24 +27,14 @@ def test_the_lock_is_held_while_the_body_runs_and_gone_afterwards(bench: Bench) 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), Ignore(), Reject("no"), SystemExit(1)])
 def test_the_lock_is_released_however_the_body_ends(bench: Bench, raised: BaseException) -> None:
-    def body(self: Any) -> None:
-        assert bench.is_held("k")
-        raise raised
-
-    request = bench.send(job(bench, body))
-    try:
-        bench.run(request)
-    except SystemExit:
-        assert isinstance(raised, SystemExit)
+    with suppress(SystemExit):
+        bench.call(job(bench, raising(raised)))
     assert not bench.is_held("k")
     assert current_lease() is None
 
 
 def test_the_bodys_own_exception_is_the_result(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise ValueError("mine")
-
-    outcome = bench.call(job(bench, body))
+    outcome = bench.call(job(bench, raising(ValueError("mine"))))
     assert (outcome.state, str(outcome.value)) == ("FAILURE", "mine")
 
 
@@ -72,14 +64,9 @@ def test_the_owner_value_names_the_task_the_worker_and_the_process(bench: Bench)
 
 
 def test_a_task_without_lock_options_has_no_call_of_its_own(bench: Bench) -> None:
-    task = bench.task(lambda self: self.lease, bind=True)
-    assert bench.call(task).value is None
+    task = bench.task(lambda self: [self.lease, self.request.fencing_token], bind=True)
+    assert bench.call(task).value == [None, None]
     assert not any("__call__" in vars(cls) for cls in type(task).__mro__[:-2])
-
-
-def test_a_task_without_a_lock_has_a_token_that_is_none(bench: Bench) -> None:
-    task = bench.task(lambda self: self.request.fencing_token, bind=True)
-    assert bench.call(task).value is None
 
 
 def test_a_plain_call_does_not_lock(bench: Bench) -> None:
@@ -101,13 +88,17 @@ def test_apply_locks_like_a_worker(bench: Bench) -> None:
     assert not bench.is_held("k")
 
 
-def test_a_locking_task_applied_inside_a_body_has_its_own_lease_meanwhile(bench: Bench) -> None:
-    inner = job(bench, lambda self: self.lease.key, name="inner", lock_key="other")
+@pytest.mark.parametrize("declared", [job, declare])
+def test_a_locking_task_applied_inside_a_body_has_its_own_lease_meanwhile(
+    bench: Bench, declared: Any
+) -> None:
+    inner = declared(bench, lambda self: self.lease.key, name="inner", lock_key="other")
 
     def body(self: Any) -> list[str]:
         return [current_lease().key, inner.apply().get(), current_lease().key]
 
-    assert bench.call(job(bench, body)).value == ["k", "other", "k"]
+    assert bench.call(declared(bench, body)).value == ["k", "other", "k"]
+    assert (bench.is_held("k"), bench.is_held("other")) == (False, False)
 
 
 def test_several_keys_are_taken_together(bench: Bench) -> None:
@@ -131,10 +122,7 @@ def test_a_call_of_the_users_own_runs_under_the_lock(bench: Bench) -> None:
 
 
 def test_the_lease_does_not_travel_in_what_the_body_sends(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise self.retry(countdown=1)
-
-    bench.call(job(bench, body))
+    bench.call(job(bench, retry_once))
     assert not {"fencing_token", "redlock", "redlock_state"} & set(bench.receive())
 
 
@@ -151,15 +139,19 @@ def test_the_arguments_decide_the_key_also_when_they_have_defaults(bench: Bench)
     assert bench.call(task, 7).value == "7:0"
 
 
-def test_a_wrong_option_fails_when_the_app_is_finalized(bench: Bench) -> None:
-    job(bench, lambda self: None, lock_tttl=3)
-    with pytest.raises(ConfigurationError, match="lock_tttl is unknown; did you mean lock_ttl"):
-        bench.app.finalize()
-
-
-def test_a_template_that_names_no_argument_fails_when_the_app_is_finalized(bench: Bench) -> None:
-    job(bench, lambda self, account: None, lock_key="{acount}")
-    with pytest.raises(ConfigurationError, match="acount"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lock_tttl": 3}, "lock_tttl is unknown; did you mean lock_ttl"),
+        ({"lock_key": "{acount}"}, "acount"),
+    ],
+    ids=["a wrong option", "a template that names no argument"],
+)
+def test_a_declaration_fails_when_the_app_is_finalized_for(
+    bench: Bench, options: dict[str, Any], message: str
+) -> None:
+    job(bench, lambda self, account: None, **options)
+    with pytest.raises(ConfigurationError, match=message):
         bench.app.finalize()
 
 

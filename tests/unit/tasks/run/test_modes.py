@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from tests.support.unique import (
     value,
 )
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import sent_without
+from tests.unit.tasks.jobs import before_next, raising, redelivered, sent_without
 
 IN_BODY = ("until_executed", "until_and_while_executing", "until_expired")
 
@@ -33,13 +34,6 @@ IN_BODY = ("until_executed", "until_and_while_executing", "until_expired")
 def after(mode: str) -> Role | None:
     """Return what the key says when a body has ended."""
     return Role.FINISHED if mode == "until_expired" else None
-
-
-def run_raising(bench: Bench, request: dict[str, Any]) -> Any:
-    try:
-        return bench.run(request)
-    except SystemExit:
-        return None
 
 
 def test_when_the_task_has_run_the_key_is_let_go_and_the_message_marked_as_finished(
@@ -74,15 +68,12 @@ def test_the_lease_of_the_body_is_for_its_own_key(bench: Bench, mode: str) -> No
 def test_the_lock_is_held_until_the_result_is_stored(bench: Bench, mode: str) -> None:
     seen: list[Any] = []
 
+    def look() -> None:
+        seen.append((role(bench), role(bench, mark(bench, request)), current_lease()))
+
     task = declare(bench, lock_mode=mode)
     request = bench.send(task)
-    store = task.backend.store_result
-
-    def look(*args: Any, **kwargs: Any) -> Any:
-        seen.append((role(bench), role(bench, mark(bench, request)), current_lease()))
-        return store(*args, **kwargs)
-
-    task.backend.store_result = look
+    before_next(task.backend, "store_result", look)
     bench.run(request)
     assert seen == [(Role.RUNNING if mode in IN_BODY else None, Role.RUNNING, None)]
 
@@ -101,11 +92,9 @@ def test_the_lock_is_held_until_the_result_is_stored(bench: Bench, mode: str) ->
 def test_however_the_body_ends_the_key_is_let_go(
     bench: Bench, mode: str, raised: BaseException, finished: bool
 ) -> None:
-    def body(self: Any) -> None:
-        raise raised
-
-    request = bench.send(declare(bench, body, lock_mode=mode))
-    run_raising(bench, request)
+    request = bench.send(declare(bench, raising(raised), lock_mode=mode))
+    with suppress(SystemExit):
+        bench.run(request)
     keeps_window = finished or type(raised) is Ignore
     assert role(bench) == (after(mode) if keeps_window else None)
     assert role(bench, mark(bench, request)) == (Role.FINISHED if finished else None)
@@ -115,11 +104,8 @@ def test_however_the_body_ends_the_key_is_let_go(
 def test_a_failure_that_is_not_acknowledged_leaves_the_work_to_who_gets_the_message_next(
     bench: Bench, mode: str
 ) -> None:
-    def body(self: Any) -> None:
-        raise ValueError("no")
-
-    task = declare(bench, body, lock_mode=mode, acks_late=True, acks_on_failure_or_timeout=False)
-    request = bench.send(task)
+    options = {"lock_mode": mode, "acks_late": True, "acks_on_failure_or_timeout": False}
+    request = bench.send(declare(bench, raising(ValueError("no")), **options))
     bench.run(request)
     assert (value(bench), value(bench, mark(bench, request))) == (None, None)
 
@@ -127,27 +113,22 @@ def test_a_failure_that_is_not_acknowledged_leaves_the_work_to_who_gets_the_mess
 @pytest.mark.parametrize("mode", ["until_executed", "until_expired"])
 def test_a_message_that_goes_back_to_the_broker_gets_its_lock_back(bench: Bench, mode: str) -> None:
     def body(self: Any) -> str:
-        if self.request.delivery_info["redelivered"]:
-            return f"{self.request.fencing_token}"
         tokens.append(self.request.fencing_token)
-        raise Reject("later", requeue=True)
+        if len(tokens) == 1:
+            raise Reject("later", requeue=True)
+        return "ran"
 
     tokens: list[int] = []
     request = bench.send(declare(bench, body, lock_mode=mode))
-    brought = Envelope.read(request).reservation
-    assert brought is not None
     bench.run(request)
-    assert value(bench) == brought.owner
+    assert value(bench) == Envelope.read(request).reservation.owner
     assert value(bench, mark(bench, request)) is None
-    again = {**request, "delivery_info": {**request["delivery_info"], "redelivered": True}}
-    assert int(bench.run(again).value) > tokens[0]
+    assert bench.run(redelivered(request)).value == "ran"
+    assert tokens[0] < tokens[1]
 
 
 def test_a_message_without_a_lock_that_goes_back_leaves_nothing(bench: Bench) -> None:
-    def body(self: Any) -> str:
-        raise Reject("later", requeue=True)
-
-    request = sent_without(bench, body)
+    request = sent_without(bench, raising(Reject("later", requeue=True)))
     bench.run(request)
     assert (value(bench), value(bench, mark(bench, request))) == (None, None)
 
@@ -174,9 +155,7 @@ def test_the_mark_lasts_for_the_dedupe_window(bench: Bench) -> None:
 
 def test_the_window_counts_from_the_publish_and_not_from_the_run(bench: Bench) -> None:
     request = bench.send(declare(bench, lock_mode="until_expired"))
-    until = Envelope.read(request).window_until
-    assert until is not None
-    request[HEADER]["window_until"] = until - 60
+    request[HEADER]["window_until"] -= 60
     bench.run(request)
     assert 30 < left(bench) <= WINDOW - 60
 
@@ -282,5 +261,4 @@ def test_the_owner_of_the_mark_says_who_finished_it(bench: Bench) -> None:
     request = bench.send(declare(bench))
     bench.run(request)
     found = holder(bench, mark(bench, request))
-    assert found is not None
     assert (found.task_id, found.host) == (request["id"], "worker@bench")

@@ -18,30 +18,20 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, free, mark, role, value
-
-
-def counting(bench: Bench, **options: Any) -> tuple[Any, list[int]]:
-    runs: list[int] = []
-
-    def body(self: Any, *args: Any) -> str:
-        runs.append(self.request.retries)
-        return "ran"
-
-    return declare(bench, body, **options), runs
+from tests.unit.tasks.jobs import before_next, counting, raising, retry_once
 
 
 def test_the_twin_of_a_finished_message_is_ignored(bench: Bench, mode: str) -> None:
-    task, runs = counting(bench, lock_mode=mode)
+    task, runs = counting(declare, bench, lock_mode=mode)
     request = bench.send(task)
     before = counters()["redelivery_ignored"]
     assert [bench.run(request).state for _ in range(3)] == ["SUCCESS", "IGNORED", "IGNORED"]
-    assert (runs, counters()["redelivery_ignored"] - before) == ([0], 2)
+    assert (len(runs), counters()["redelivery_ignored"] - before) == (1, 2)
 
 
 def test_the_twin_of_a_finished_message_calls_nothing_back(bench: Bench) -> None:
     echo = bench.task(lambda value: value, name="echo")
-    task, _ = counting(bench)
-    request = bench.send(task, link=[echo.s()])
+    request = bench.send(declare(bench), link=[echo.s()])
     bench.run(request)
     bench.receive()
     bench.run(request)
@@ -49,10 +39,8 @@ def test_the_twin_of_a_finished_message_calls_nothing_back(bench: Bench) -> None
 
 
 def test_the_twin_of_a_finished_message_frees_what_was_given_back_late(bench: Bench) -> None:
-    task, _ = counting(bench)
-    request = bench.send(task)
+    request = bench.send(declare(bench))
     reservation = Envelope.read(request).reservation
-    assert reservation is not None
     bench.run(request)
     bench.node.state.keys[KEY] = StoredKey(reservation.owner, float("inf"))
     bench.run(request)
@@ -60,10 +48,7 @@ def test_the_twin_of_a_finished_message_frees_what_was_given_back_late(bench: Be
 
 
 def test_the_twin_of_a_failed_message_is_ignored(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise ValueError("no")
-
-    request = bench.send(declare(bench, body))
+    request = bench.send(declare(bench, raising(ValueError("no"))))
     assert [bench.run(request).state for _ in range(2)] == ["FAILURE", "IGNORED"]
 
 
@@ -128,18 +113,12 @@ def test_a_twin_comes_back_before_the_mark_of_the_other_has_ended(
 
 
 def test_a_twin_that_comes_between_the_body_and_its_result_is_put_back(bench: Bench) -> None:
-    task, runs = counting(bench)
+    task, runs = counting(declare, bench)
     request = bench.send(task)
     outcomes: list[Any] = []
-    mark_as_done = task.backend.mark_as_done
-
-    def twin_first(*args: Any, **kwargs: Any) -> Any:
-        outcomes.append(bench.run(request).state)
-        return mark_as_done(*args, **kwargs)
-
-    task.backend.mark_as_done = twin_first
+    before_next(task.backend, "mark_as_done", lambda: outcomes.append(bench.run(request).state))
     bench.run(request)
-    assert (outcomes, runs, bench.queue_length) == (["IGNORED"], [0], 1)
+    assert (outcomes, len(runs), bench.queue_length) == (["IGNORED"], 1, 1)
 
 
 def test_the_twin_of_a_message_whose_process_died_does_the_work(bench: Bench, mode: str) -> None:
@@ -158,8 +137,7 @@ def test_the_twin_of_a_message_whose_process_died_does_the_work(bench: Bench, mo
 
 
 def test_the_twin_of_a_message_that_was_killed_waits_for_its_lock_to_end(bench: Bench) -> None:
-    task, runs = counting(bench)
-    request = bench.send(task)
+    request = bench.send(declare(bench))
     client_of(bench.elsewhere).acquire_for_task(
         ("k",),
         (mark(bench, request),),
@@ -174,7 +152,6 @@ def test_the_twin_of_a_message_that_was_killed_waits_for_its_lock_to_end(bench: 
     assert waits_for_its_key.state == "RETRY"
     assert "lock 'k' is held by" in str(waits_for_its_key.value)
     assert bench.run(bench.receive()).value == "ran"
-    assert runs == [0]
 
 
 def test_a_retry_is_no_twin_of_the_run_before_it(bench: Bench, mode: str) -> None:
@@ -195,10 +172,7 @@ def test_a_retry_is_no_twin_of_the_run_before_it(bench: Bench, mode: str) -> Non
 def test_the_twin_of_a_retried_message_starts_no_second_row_of_retries(
     bench: Bench, mode: str
 ) -> None:
-    def body(self: Any) -> None:
-        raise self.retry(countdown=1)
-
-    request = bench.send(declare(bench, body, lock_mode=mode))
+    request = bench.send(declare(bench, retry_once, lock_mode=mode))
     bench.run(request)
     assert bench.run(request).state == "IGNORED"
     assert bench.queue_length == 1
@@ -226,10 +200,8 @@ def test_a_task_that_ignored_itself_runs_again_when_its_message_comes_again(benc
 
 
 def test_the_same_id_sent_again_is_no_twin(bench: Bench) -> None:
-    task, runs = counting(bench)
-    for _ in range(2):
-        bench.run(bench.send(task, task_id="mine"))
-    assert runs == [0, 0]
+    task = declare(bench)
+    assert [bench.call(task, task_id="mine").value for _ in range(2)] == ["ran", "ran"]
 
 
 def test_a_twin_that_cannot_be_put_back_returns_to_the_broker_under_late_acknowledgement(
@@ -263,31 +235,21 @@ def twin_without_broker(bench: Bench, break_broker: Callable[[], None], **option
 def test_what_strikes_while_the_result_is_stored_decides_about_the_twin(
     bench: Bench, struck: BaseException, twin_runs: bool
 ) -> None:
-    task, runs = counting(bench)
+    task, runs = counting(declare, bench)
     request = bench.send(task)
-    mark_as_done = task.backend.mark_as_done
-
-    def strike(*args: Any, **kwargs: Any) -> None:
-        raise struck
-
-    task.backend.mark_as_done = strike
+    before_next(task.backend, "mark_as_done", raising(struck))
     with contextlib.suppress(SystemExit):
         bench.run(request)
-    task.backend.mark_as_done = mark_as_done
     assert value(bench) is None
     bench.run(request)
-    assert runs == ([0, 0] if twin_runs else [0])
+    assert len(runs) == (2 if twin_runs else 1)
 
 
 def test_what_keeps_the_end_from_being_told_is_made_up_for_by_the_next_task(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, _ = counting(bench)
-    request = bench.send(task)
-
-    def strike(*args: Any, **kwargs: Any) -> None:
-        raise SystemExit(1)
-
+    request = bench.send(declare(bench))
+    strike = raising(SystemExit(1))
     with monkeypatch.context() as patch:
         patch.setattr(signals.task_postrun, "send", strike)
         patch.setattr("celery.app.trace.send_postrun", strike)

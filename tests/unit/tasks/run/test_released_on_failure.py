@@ -9,6 +9,7 @@ from celery_redlock import QuorumUnavailable, RedlockTask
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, mark, role
+from tests.unit.tasks.jobs import raising
 
 
 class ReleasedOnFailure(RedlockTask):
@@ -25,12 +26,8 @@ def declared(bench: Bench, body: Any, **options: Any) -> Any:
     return declare(bench, body, base=ReleasedOnFailure, lock_mode="until_expired", **options)
 
 
-def fail(self: Any) -> None:
-    raise ValueError("no")
-
-
 def test_a_run_that_failed_leaves_the_key_free_and_is_not_repeated(bench: Bench) -> None:
-    request = bench.send(declared(bench, fail))
+    request = bench.send(declared(bench, raising(ValueError("no"))))
     assert bench.run(request).state == "FAILURE"
     assert (role(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
 

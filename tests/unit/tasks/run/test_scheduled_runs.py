@@ -5,10 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
-
-from celery_redlock.core.client import Client
-from celery_redlock.errors import LockContended
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters
@@ -58,18 +54,6 @@ def test_a_run_is_not_forbidden_before_lock_wait_is_over(bench: Bench) -> None:
     request = send_tick(bench, task, tick())
     threading.Timer(0.1, other.release).start()
     assert bench.run(request).value == "ran"
-
-
-def test_a_forbidden_run_waits_where_nobody_is_seen_to_have_the_lock(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = job(bench, "skip")
-
-    def split(*args: Any, **kwargs: Any) -> Any:
-        raise LockContended("split", "k", "somebody", 1.0, split=True)
-
-    monkeypatch.setattr(Client, "acquire_for_task", split)
-    assert bench.run(send_tick(bench, task, tick())).state == "RETRY"
 
 
 def test_beats_that_name_no_ticks_start_runs_too(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from celery_redlock.errors import LockContended
 from celery_redlock.tasks.run.shown_end import Requeued, Withdrawn, announce_ends
 from tests.support.tasks import Bench
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import before_next, job
 
 
 class Shop:
@@ -78,18 +78,11 @@ def test_nothing_is_stored_for_a_task_whose_result_is_ignored(bench: Bench) -> N
     assert bench.app.AsyncResult(request["id"]).state == "PENDING"
 
 
-def test_the_state_is_stored_before_the_message_is_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_is_stored_before_the_message_is_out(bench: Bench) -> None:
     states: list[str] = []
     request = bench.send(job(bench))
-    send = bench.app.amqp.send_task_message
-
-    def note(*args: Any, **kwargs: Any) -> None:
-        states.append(bench.app.AsyncResult(request["id"]).state)
-        send(*args, **kwargs)
-
-    monkeypatch.setattr(bench.app.amqp, "send_task_message", note)
+    result = bench.app.AsyncResult(request["id"])
+    before_next(bench.app.amqp, "send_task_message", lambda: states.append(result.state))
     bench.elsewhere.acquire("k", ttl=60)
     bench.run(request)
     assert states == ["RETRY"]

@@ -31,9 +31,11 @@ def test_a_skipped_run_ends_with_the_reason(bench: Bench) -> None:
     assert is_skipped(outcome.value)
 
 
-def test_none_is_the_result_where_it_is_asked_for(bench: Bench) -> None:
+@pytest.mark.parametrize("result", [{"skipped": True}, None], ids=str)
+def test_the_result_is_the_one_that_is_asked_for(bench: Bench, result: Any) -> None:
     occupy(bench)
-    assert bench.call(job(bench, lock_on_conflict="skip", lock_skip_result=None)).value is None
+    outcome = bench.call(job(bench, lock_on_conflict="skip", lock_skip_result=result))
+    assert (outcome.state, outcome.value) == ("SUCCESS", result)
 
 
 @pytest.mark.parametrize(

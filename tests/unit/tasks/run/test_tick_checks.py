@@ -14,11 +14,11 @@ from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.ticks.entry_state import EntryState
-from tests.support.events import counters
+from tests.support.events import counters, listening
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, START, mark, send_tick, tick, tick_now
 from tests.support.unique import role, value
-from tests.unit.tasks.jobs import ALL_MODES, job
+from tests.unit.tasks.jobs import ALL_MODES, job, redelivered
 
 SCHEDULE = "beat:app"
 
@@ -30,16 +30,8 @@ def late(seconds: float) -> Tick:
 
 @pytest.fixture
 def heard() -> Iterator[list[dict[str, Any]]]:
-    heard: list[dict[str, Any]] = []
-
-    def hear(**facts: Any) -> None:
-        heard.append(facts)
-
-    for signal in (tick_superseded, tick_missed):
-        signal.connect(hear, weak=False)
-    yield heard
-    for signal in (tick_superseded, tick_missed):
-        signal.disconnect(hear)
+    with listening(tick_superseded, tick_missed) as heard:
+        yield heard
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
@@ -83,19 +75,16 @@ def test_no_copy_of_a_missed_tick_runs(bench: Bench) -> None:
     assert bench.run(copies[1]).state == "IGNORED"
 
 
-def test_a_tick_whose_other_message_runs_is_not_missed(bench: Bench) -> None:
-    what = late(100)
+def test_a_tick_whose_other_message_runs_is_not_missed(
+    bench: Bench, heard: list[dict[str, Any]]
+) -> None:
     states: list[str] = []
-    before = counters()["tick_missed"]
-
-    def body(self: Any) -> None:
-        states.append(bench.run(copy).state)
-
-    task = job(bench, body, acks_late=True, lock_starting_deadline=60)
+    options = {"acks_late": True, "lock_starting_deadline": 60}
+    task = job(bench, lambda self: states.append(bench.run(copy).state), **options)
+    what = late(100)
     first, copy = (send_tick(bench, task, what) for _ in range(2))
-    first["delivery_info"]["redelivered"] = True
-    bench.run(first)
-    assert (states, counters()["tick_missed"] - before) == (["IGNORED"], 0)
+    bench.run(redelivered(first))
+    assert (states, heard) == (["IGNORED"], [])
 
 
 def test_a_tick_that_waited_past_its_deadline_is_skipped(bench: Bench) -> None:
@@ -128,17 +117,13 @@ def test_a_tick_whose_body_may_have_begun_has_no_deadline_any_more(
     bench: Bench, acks_late: bool, value_of: str
 ) -> None:
     task = job(bench, acks_late=acks_late, lock_starting_deadline=60, lock_skip_result="skipped")
-    request = send_tick(bench, task, late(100))
-    request["delivery_info"]["redelivered"] = True
-    assert bench.run(request).value == value_of
+    assert bench.run(redelivered(send_tick(bench, task, late(100)))).value == value_of
 
 
 def test_it_has_none_either_when_it_has_waited_since(bench: Bench) -> None:
     other = bench.elsewhere.acquire("k", ttl=60)
     task = job(bench, acks_late=True, lock_starting_deadline=60)
-    request = send_tick(bench, task, late(100))
-    request["delivery_info"]["redelivered"] = True
-    assert bench.run(request).state == "RETRY"
+    assert bench.run(redelivered(send_tick(bench, task, late(100)))).state == "RETRY"
     other.release()
     assert bench.run(bench.receive()).value == "ran"
 
@@ -153,7 +138,7 @@ def test_a_missed_tick_ends_without_a_mark_where_no_quorum_answers(bench: Bench)
 def led(bench: Bench, *leaders: int) -> None:
     """Have leaders with these tokens record one tick each, a minute apart, from now on."""
     register = Register(client_of(bench.elsewhere), SCHEDULE)
-    state, previous = EntryState(due=START - 60, ran_at=START, count=0), leaders[0]
+    state, previous = EntryState(due=START - 60, ran_at=START, count=0), (*leaders, 0)[0]
     for minute, token in enumerate(leaders):
         state = state.after(START + 60 * minute, START, token=token, previous_token=previous)
         register.write(token, {ENTRY: (state.due_us, state.write())})
@@ -183,18 +168,14 @@ def test_the_newer_leaders_message_of_a_dropped_tick_runs(bench: Bench) -> None:
     assert sent(bench, task, 8, seconds=60).value == "ran"
 
 
-def test_a_tick_that_was_sent_before_the_takeover_runs_however_late(bench: Bench) -> None:
-    led(bench, 5, 8)
-    assert sent(bench, job(bench), 5).value == "ran"
-
-
-def test_a_tick_of_an_entry_that_nobody_has_recorded_runs(bench: Bench) -> None:
-    led(bench, 5, 8)
-    assert sent(bench, job(bench), 5, seconds=60, entry="daily").value == "ran"
-
-
-def test_a_tick_of_a_schedule_that_nobody_leads_runs(bench: Bench) -> None:
-    assert sent(bench, job(bench), 5).value == "ran"
+@pytest.mark.parametrize(
+    ("leaders", "facts"),
+    [((5, 8), {}), ((5, 8), {"seconds": 60, "entry": "daily"}), ((), {})],
+    ids=["that was sent before the takeover", "of an entry nobody recorded", "that nobody leads"],
+)
+def test_a_leaders_tick_runs(bench: Bench, leaders: tuple[int, ...], facts: Any) -> None:
+    led(bench, *leaders)
+    assert sent(bench, job(bench), 5, **facts).value == "ran"
 
 
 def test_a_tick_that_brought_a_lock_is_not_dropped(bench: Bench) -> None:

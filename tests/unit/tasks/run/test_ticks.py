@@ -18,23 +18,13 @@ from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
 from tests.support.unique import KEY, free, holder, left, role, value
-from tests.unit.tasks.jobs import ALL_MODES, job
+from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job, raising, retry_once
 
 
 @pytest.fixture(autouse=True)
 def unmarked() -> None:
     """Be as a worker is in which no message was marked before."""
     signals.task_prerun.disconnect(dispatch_uid="celery_redlock.task_prerun")
-
-
-def counting(bench: Bench, **options: Any) -> tuple[Any, list[str]]:
-    runs: list[str] = []
-
-    def body(self: Any, *args: Any) -> str:
-        runs.append(self.request.id)
-        return "ran"
-
-    return job(bench, body, **options), runs
 
 
 def test_a_body_knows_its_tick(bench: Bench) -> None:
@@ -61,7 +51,7 @@ def test_under_apply_there_is_no_tick(bench: Bench) -> None:
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_of_the_messages_of_one_tick_one_runs(bench: Bench, mode: str) -> None:
-    task, runs = counting(bench, lock_mode=mode)
+    task, runs = counting(job, bench, lock_mode=mode)
     copies = [send_tick(bench, task, tick(), task_id=name) for name in ("a", "b", "c")]
     before = counters()["redelivery_ignored"]
     states = [bench.run(copy).state for copy in copies]
@@ -70,24 +60,20 @@ def test_of_the_messages_of_one_tick_one_runs(bench: Bench, mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [tick(1), tick(0.000001), tick(entry="daily")],
-    ids=["the next tick", "a microsecond later", "another entry"],
+    ("one", "other", "runs"),
+    [
+        (tick(), tick(1), 2),
+        (tick(), tick(0.000001), 2),
+        (tick(), tick(entry="daily"), 2),
+        (tick(schedule="beat:app", token=7), tick(schedule="beat:app"), 1),
+    ],
+    ids=["the next tick", "a microsecond later", "another entry", "the same of a leader"],
 )
-def test_messages_of_different_ticks_run(bench: Bench, other: Tick) -> None:
-    task, runs = counting(bench)
-    for what in (tick(), other):
+def test_messages_of_different_ticks_run(bench: Bench, one: Tick, other: Tick, runs: int) -> None:
+    task, ran = counting(job, bench)
+    for what in (one, other):
         bench.run(send_tick(bench, task, what))
-    assert len(runs) == 2
-
-
-def test_a_tick_that_a_leader_sent_and_one_that_a_plain_beat_sent_are_the_same(
-    bench: Bench,
-) -> None:
-    task, runs = counting(bench)
-    for what in (tick(schedule="beat:app", token=7), tick(schedule="beat:app")):
-        bench.run(send_tick(bench, task, what))
-    assert len(runs) == 1
+    assert len(ran) == runs
 
 
 def test_the_copy_of_a_tick_that_runs_is_put_back_and_ignored_once_that_has_finished(
@@ -109,7 +95,7 @@ def test_the_copy_of_a_tick_that_runs_is_put_back_and_ignored_once_that_has_fini
 
 
 def test_what_becomes_of_a_copy_is_said_with_its_tick(bench: Bench, caplog: Any) -> None:
-    task, _ = counting(bench)
+    task = job(bench)
     copies = [send_tick(bench, task, tick()) for _ in range(2)]
     caplog.set_level("INFO")
     for copy in copies:
@@ -119,15 +105,10 @@ def test_what_becomes_of_a_copy_is_said_with_its_tick(bench: Bench, caplog: Any)
 
 
 def test_the_copy_of_a_tick_is_put_back_until_the_result_is_stored(bench: Bench) -> None:
-    task, runs = counting(bench)
+    task, runs = counting(job, bench)
     states: list[str] = []
-    mark_as_done = task.backend.mark_as_done
-
-    def copy_first(*args: Any, **kwargs: Any) -> Any:
-        states.append(bench.run(send_tick(bench, task, tick())).state)
-        return mark_as_done(*args, **kwargs)
-
-    task.backend.mark_as_done = copy_first
+    copy = send_tick(bench, task, tick())
+    before_next(task.backend, "mark_as_done", lambda: states.append(bench.run(copy).state))
     bench.run(send_tick(bench, task, tick()))
     assert (states, len(runs), bench.queue_length) == (["IGNORED"], 1, 1)
 
@@ -149,10 +130,7 @@ def test_the_copy_of_a_tick_whose_process_died_does_the_work(bench: Bench) -> No
 
 
 def test_the_copy_of_a_failed_tick_is_ignored(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise ValueError("no")
-
-    task = job(bench, body)
+    task = job(bench, raising(ValueError("no")))
     copies = [send_tick(bench, task, tick()) for _ in range(2)]
     assert [bench.run(copy).state for copy in copies] == ["FAILURE", "IGNORED"]
 
@@ -196,32 +174,26 @@ def test_that_very_message_runs_if_it_is_sent_again(bench: Bench, name: str) -> 
     assert runs == [message["id"]] * 2
 
 
-def test_a_finished_tick_leaves_its_mark_for_the_dedupe_window_and_no_lock(bench: Bench) -> None:
-    task, _ = counting(bench, lock_dedupe_window=500)
-    bench.run(send_tick(bench, task, tick()))
+def test_a_finished_tick_leaves_its_mark_and_no_lock(bench: Bench) -> None:
+    bench.run(send_tick(bench, job(bench), tick()))
     assert (role(bench, mark(bench, tick())), value(bench)) == (Role.FINISHED, None)
-    assert 450 < left(bench, mark(bench, tick())) <= 500
 
 
-def test_a_tick_is_remembered_until_its_next_is_due_and_the_dedupe_window_longer(
-    bench: Bench,
+@pytest.mark.parametrize(
+    ("until", "least", "most"),
+    [(None, 450, 500), (-1000, 450, 500), (1000, 1450, 1500.001)],
+    ids=["its dedupe window", "its dedupe window if its next is due", "that from when that is due"],
+)
+def test_a_tick_is_remembered_for(
+    bench: Bench, until: float | None, least: float, most: float
 ) -> None:
-    task, _ = counting(bench, lock_dedupe_window=50)
-    until = time.time() + 1000
-    bench.run(send_tick(bench, task, tick(until=until)))
-    assert 1000 < left(bench, mark(bench, tick())) <= 1000 + 50 + 0.001
-
-
-def test_a_tick_whose_next_is_due_already_is_remembered_for_the_dedupe_window(
-    bench: Bench,
-) -> None:
-    task, _ = counting(bench, lock_dedupe_window=500)
-    bench.run(send_tick(bench, task, tick(until=time.time() - 1000)))
-    assert 450 < left(bench, mark(bench, tick())) <= 500
+    next_due = {} if until is None else {"until": time.time() + until}
+    bench.run(send_tick(bench, job(bench, lock_dedupe_window=500), tick(**next_due)))
+    assert least < left(bench, mark(bench, tick())) <= most
 
 
 def test_a_copy_that_comes_after_the_dedupe_window_runs_again(bench: Bench) -> None:
-    task, runs = counting(bench)
+    task, runs = counting(job, bench)
     bench.run(send_tick(bench, task, tick()))
     free(bench, mark(bench, tick()))
     bench.run(send_tick(bench, task, tick()))
@@ -229,7 +201,7 @@ def test_a_copy_that_comes_after_the_dedupe_window_runs_again(bench: Bench) -> N
 
 
 def test_a_second_delivery_of_a_ticks_message_is_its_copy(bench: Bench) -> None:
-    task, runs = counting(bench)
+    task, runs = counting(job, bench)
     request = send_tick(bench, task, tick())
     assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
     assert len(runs) == 1
@@ -240,9 +212,7 @@ def test_a_retry_of_a_ticks_run_has_its_tick(bench: Bench) -> None:
 
     def body(self: Any) -> str:
         ticks.append(self.request.tick)
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return "ran"
+        return retry_once(self)
 
     task = job(bench, body)
     first, copy = (send_tick(bench, task, tick()) for _ in range(2))
@@ -252,7 +222,7 @@ def test_a_retry_of_a_ticks_run_has_its_tick(bench: Bench) -> None:
 
 
 def test_a_tick_that_waits_for_its_lock_stays_the_same_tick(bench: Bench) -> None:
-    task, runs = counting(bench)
+    task, runs = counting(job, bench)
     other = bench.elsewhere.acquire("k", ttl=60)
     assert bench.run(send_tick(bench, task, tick())).state == "RETRY"
     again = bench.receive()
@@ -275,22 +245,16 @@ def test_the_owner_value_of_another_run_tells_no_due_time(bench: Bench) -> None:
 
 
 def test_the_minimum_hold_of_a_ticks_lock_outlasts_its_body(bench: Bench) -> None:
-    task, _ = counting(bench, lock_at_least_for=500)
-    bench.run(send_tick(bench, task, tick()))
+    bench.run(send_tick(bench, job(bench, lock_at_least_for=500), tick()))
     assert 450 < left(bench) <= 500
 
 
 def test_what_a_ticks_run_sends_waits_for_it_whatever_the_policy(bench: Bench) -> None:
-    task, runs = counting(bench, lock_on_conflict="skip")
+    task, runs = counting(job, bench, lock_on_conflict="skip")
     states: list[str] = []
-    mark_as_done = task.backend.mark_as_done
-
-    def child_first(*args: Any, **kwargs: Any) -> Any:
-        states.append(bench.run(bench.send(task, parent_id=first["id"])).state)
-        return mark_as_done(*args, **kwargs)
-
-    task.backend.mark_as_done = child_first
     first = send_tick(bench, task, tick())
+    child = bench.send(task, parent_id=first["id"])
+    before_next(task.backend, "mark_as_done", lambda: states.append(bench.run(child).state))
     bench.run(first)
     assert (states, len(runs)) == (["RETRY"], 1)
 
@@ -315,7 +279,7 @@ def test_a_plain_task_has_no_mark(bench: Bench) -> None:
 
 
 def test_a_tick_that_makes_no_sense_is_an_ordinary_message(bench: Bench) -> None:
-    task, runs = counting(bench)
+    task, runs = counting(job, bench)
     for _ in range(2):
         request = bench.send(task, headers={"redlock": {"nonce": "n", "tick": {"entry": 5}}})
         bench.run(request)
