@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,16 @@ def before_next(owner: Any, name: str, call: Callable[[], Any]) -> None:
         return method(*args, **kwargs)
 
     setattr(owner, name, called)
+
+
+def sent_while_released(task: Any, lease: Any) -> Any:
+    """Send a task while the holder of its key lets go; return the result of the call."""
+    sent: list[Any] = []
+    caller = threading.Thread(target=lambda: sent.append(task.delay()))
+    caller.start()
+    lease.release()
+    caller.join()
+    return sent[0]
 
 
 def start_worker(bench: Bench, task_events: bool = False) -> None:

@@ -22,6 +22,7 @@ from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.publish.cleanup import CleanupStep
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import raising, retry_once
 
 
 class Consumer:
@@ -64,32 +65,36 @@ def wait_free(bench: Bench) -> None:
     wait_until(lambda: not bench.is_held("k"), message="the lock is still taken")
 
 
-@pytest.mark.parametrize("expired", [True, False])
-def test_a_message_that_is_revoked_or_expired_frees_its_lock(bench: Bench, expired: bool) -> None:
-    task, message = sent(bench)
-    signals.task_revoked.send(
-        sender=task, request=Context(message), terminated=False, signum=None, expired=expired
-    )
-    wait_free(bench)
+def revoke(task: Any, message: dict[str, Any], **how: Any) -> None:
+    signals.task_revoked.send(sender=task, request=Context(message), **how)
 
 
-def test_a_message_of_an_unknown_task_frees_its_lock(bench: Bench) -> None:
-    _, message = sent(bench)
+def drop_unknown(task: Any, message: dict[str, Any]) -> None:
     signals.task_unknown.send(
-        sender=Consumer(bench.app),
+        sender=Consumer(task.app),
         message=SimpleNamespace(headers=message),
         exc=KeyError("job"),
         name="job",
         id=message["id"],
     )
-    wait_free(bench)
 
 
-def test_a_malformed_message_frees_its_lock(bench: Bench) -> None:
-    _, message = sent(bench)
-    signals.task_rejected.send(
-        sender=Consumer(bench.app), message=SimpleNamespace(headers=message), exc=None
-    )
+def reject_malformed(task: Any, message: dict[str, Any]) -> None:
+    of_message = SimpleNamespace(headers=message)
+    signals.task_rejected.send(sender=Consumer(task.app), message=of_message, exc=None)
+
+
+ENDS = {
+    "revoked": lambda *of: revoke(*of, terminated=False, signum=None, expired=False),
+    "expired": lambda *of: revoke(*of, terminated=False, signum=None, expired=True),
+    "of an unknown task": drop_unknown,
+    "malformed": reject_malformed,
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_message_frees_its_lock_that_is(bench: Bench, how: str) -> None:
+    ENDS[how](*sent(bench))
     wait_free(bench)
 
 
@@ -110,9 +115,8 @@ def test_a_message_whose_process_was_lost_before_its_body_began_frees_its_lock(
 
 def test_a_lock_that_a_body_has_taken_over_stays(bench: Bench) -> None:
     task, message = sent(bench)
-    lock = bench.node.state.keys["redlock:k"]
-    bench.node.state.keys["redlock:k"] = type(lock)("a body's", lock.expires_at)
-    signals.task_revoked.send(sender=task, request=Context(message), terminated=True)
+    bench.node.state.keys["redlock:k"].owner = "a body's"
+    revoke(task, message, terminated=True)
     client_of(bench.elsewhere).inspect(("redlock:k",))
     assert bench.is_held("k")
 
@@ -138,11 +142,7 @@ def test_garbage_disturbs_nobody(bench: Bench, header: Any) -> None:
 
 def test_an_app_that_cannot_lock_only_logs(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     _, message = sent(bench)
-    signals.task_rejected.send(
-        sender=Consumer(SimpleNamespace(conf=None)),
-        message=SimpleNamespace(headers=message),
-        exc=None,
-    )
+    reject_malformed(SimpleNamespace(app=SimpleNamespace(conf=None)), message)
     assert "(redlock:k) stays taken until it expires" in caplog.text
 
 
@@ -309,33 +309,19 @@ def test_a_message_that_cannot_be_decoded_frees_its_lock(bench: Bench, consumer:
 def test_a_retry_that_was_dropped_before_it_got_the_lock_leaves_none(bench: Bench) -> None:
     def body(self: Any) -> None:
         self.retry(countdown=60, throw=False)
-        retry = Context(bench.receive())
-        signals.task_revoked.send(
-            sender=self, request=retry, terminated=False, signum=None, expired=False
-        )
+        ENDS["revoked"](self, bench.receive())
 
-    task = bench.task(body, bind=True, lock_key="k", lock_mode="until_executed")
-    bench.call(task)
+    bench.call(bench.task(body, bind=True, lock_key="k", lock_mode="until_executed"))
     wait_free(bench)
 
 
 def test_a_retry_is_freed_also_where_its_mark_cannot_be_set(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def body(self: Any) -> None:
-        if not self.request.retries:
-            raise self.retry(countdown=60)
-
-    task = bench.task(body, bind=True, lock_key="k", lock_mode="until_executed")
+    task = bench.task(retry_once, bind=True, lock_key="k", lock_mode="until_executed")
     bench.call(task)
-    retry = Context(bench.receive())
     assert bench.is_held("k")
-
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise QuorumUnavailable("no quorum")
-
+    fail = raising(QuorumUnavailable("no quorum"))
     monkeypatch.setattr("celery_redlock.tasks.message.cancellation.withdraw", fail)
-    signals.task_revoked.send(
-        sender=task, request=retry, terminated=False, signum=None, expired=False
-    )
+    ENDS["revoked"](task, bench.receive())
     wait_free(bench)

@@ -22,6 +22,7 @@ from tests.support.tasks import Bench
 from tests.support.ticks import tick_now
 from tests.support.unique import KEY, free, holder, left, mark, role
 from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import before_next, raising
 
 QUIET, AT_MOST = 5.0, 60.0
 MODES = ("until_executing", "until_and_while_executing")
@@ -47,11 +48,7 @@ def burst(bench: Bench) -> Burst:
     return Burst(bench)
 
 
-@pytest.fixture(autouse=True)
-def revoked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    revoked: list[str] = []
-    monkeypatch.setattr(bench.app.control, "revoke", revoked.append)
-    return revoked
+pytestmark = pytest.mark.usefixtures("revoked")
 
 
 def due(message: dict[str, Any]) -> float:
@@ -59,41 +56,49 @@ def due(message: dict[str, Any]) -> float:
     return datetime.fromisoformat(message["eta"]).timestamp()
 
 
+def at(moment: float) -> Any:
+    """Return what a moment is like to the microsecond."""
+    return pytest.approx(moment, abs=1e-5)
+
+
 def called(message: dict[str, Any]) -> float:
     """Return when the call of a message was made."""
-    made = Envelope.read(message).sent
-    assert made is not None
-    return made
+    return Envelope.read(message).sent
 
 
-def test_a_call_is_due_after_the_time_without_another_one(burst: Burst) -> None:
-    message = burst.call(1)
-    assert due(message) == pytest.approx(called(message) + QUIET, abs=1e-5)
+@pytest.mark.parametrize(
+    "options", [{}, {"countdown": 0}, {"eta": None}, {"expires": QUIET + 60}], ids=str
+)
+def test_a_call_is_due_after_the_time_without_another_one(
+    burst: Burst, options: dict[str, Any]
+) -> None:
+    message = burst.call(1, **options)
+    assert due(message) == at(called(message) + QUIET)
 
 
 def test_each_newer_call_puts_the_run_off(burst: Burst) -> None:
     older, newer = burst.call(1), burst.call(2, at=4)
-    assert due(newer) == pytest.approx(called(newer) + QUIET, abs=1e-5)
+    assert due(newer) == at(called(newer) + QUIET)
     assert due(newer) > due(older) + 3
 
 
 def test_a_burst_ends_at_most_so_long_after_its_first_call(burst: Burst) -> None:
     first = burst.call(1)
     newest = [burst.call(2, at=30), burst.call(3, at=58)][-1]
-    assert due(newest) == pytest.approx(called(first) + AT_MOST, abs=1e-5)
+    assert due(newest) == at(called(first) + AT_MOST)
 
 
 def test_a_burst_without_a_maximum_lasts_as_long_as_its_calls(bench: Bench) -> None:
     burst = Burst(bench, lock_debounce=QUIET)
     burst.call(1)
     newest = burst.call(2, at=3000)
-    assert due(newest) == pytest.approx(called(newest) + QUIET, abs=1e-5)
+    assert due(newest) == at(called(newest) + QUIET)
 
 
 def test_a_call_after_the_end_of_a_burst_that_no_worker_began_is_due_at_once(burst: Burst) -> None:
     burst.call(1)
     newest = burst.call(2, at=AT_MOST + 10)
-    assert due(newest) == pytest.approx(called(newest), abs=1e-5)
+    assert due(newest) == at(called(newest))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -118,7 +123,7 @@ def test_a_call_that_was_replaced_ends_as_revoked(bench: Bench, burst: Burst) ->
 def test_a_call_after_the_body_has_begun_begins_another_burst(bench: Bench, burst: Burst) -> None:
     bench.run(burst.call(1))
     newer = burst.call(2, at=58)
-    assert due(newer) == pytest.approx(called(newer) + QUIET, abs=1e-5)
+    assert due(newer) == at(called(newer) + QUIET)
     bench.run(newer)
     assert burst.runs == [1, 2]
 
@@ -134,9 +139,7 @@ def test_a_call_from_the_body_begins_another_burst(bench: Bench) -> None:
 def test_the_time_of_the_first_call_is_in_the_lock_and_lasts_as_long_as_it(burst: Burst) -> None:
     first = burst.call(1)
     burst.call(2, at=30)
-    named = holder(burst.bench)
-    assert named is not None
-    assert named.burst_us == pytest.approx(called(first) * 1e6, abs=1)
+    assert holder(burst.bench).burst_us / 1e6 == at(called(first))
 
 
 def test_a_lock_of_a_debounced_call_waits_for_lock_queue_ttl_from_when_it_is_due(
@@ -165,10 +168,8 @@ def test_a_call_begins_a_burst_where_the_older_one_begins_before_it_is_replaced(
     monkeypatch.setattr(client, "reserve", begin_before)
     newer = burst.call(2, at=AT_MOST - 1)
     assert burst.runs == [1]
-    assert due(newer) == pytest.approx(called(newer) + QUIET, abs=1e-5)
-    named = holder(bench)
-    assert named is not None
-    assert named.burst_us == pytest.approx(called(newer) * 1e6, abs=1)
+    assert due(newer) == at(called(newer) + QUIET)
+    assert holder(bench).burst_us / 1e6 == at(called(newer))
 
 
 # A burst that has lasted for its maximum.
@@ -190,7 +191,7 @@ def test_a_call_waits_for_the_worker_that_is_about_to_begin_the_last_one_of_a_bu
     newer = burst.call(2, at=AT_MOST + 0.2)
     burst.bench.run(newer)
     assert burst.runs == [1, 2]
-    assert due(newer) == pytest.approx(called(newer) + QUIET, abs=1e-5)
+    assert due(newer) == at(called(newer) + QUIET)
 
 
 def test_a_call_waits_for_it_no_longer_than_for_a_release(
@@ -201,27 +202,20 @@ def test_a_call_waits_for_it_no_longer_than_for_a_release(
     for message in (last, newer):
         burst.bench.run(message)
     assert burst.runs == [2]
-    assert due(newer) == pytest.approx(called(newer), abs=1e-5)
+    assert due(newer) == at(called(newer))
 
 
 # Calls that have no lock, or whose publisher tries again.
 
 
-def publish_without_quorum(burst: Burst, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def publish_without_quorum(burst: Burst) -> dict[str, Any]:
     client = client_of(client_for(burst.bench.app))
-    with monkeypatch.context() as patch:
-
-        def refuse(*_args: Any, **_options: Any) -> None:
-            raise QuorumUnavailable("no quorum")
-
-        patch.setattr(client, "reserve", refuse)
-        return burst.call(1)
+    before_next(client, "reserve", raising(QuorumUnavailable("no quorum")))
+    return burst.call(1)
 
 
-def test_a_call_without_a_lock_gives_way_to_a_newer_one_that_waits(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = publish_without_quorum(burst, monkeypatch)
+def test_a_call_without_a_lock_gives_way_to_a_newer_one_that_waits(burst: Burst) -> None:
+    older = publish_without_quorum(burst)
     newer = burst.call(2)
     wait_until(lambda: left(burst.bench) > PUBLISH_GRACE, message="it was not lengthened")
     states = [burst.bench.run(message).state for message in (older, newer)]
@@ -229,40 +223,36 @@ def test_a_call_without_a_lock_gives_way_to_a_newer_one_that_waits(
     assert burst.runs == [2]
 
 
-def test_a_call_without_a_lock_runs_where_no_newer_one_waits(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    burst.bench.run(publish_without_quorum(burst, monkeypatch))
+def test_a_call_without_a_lock_runs_where_no_newer_one_waits(burst: Burst) -> None:
+    burst.bench.run(publish_without_quorum(burst))
     assert burst.runs == [1]
 
 
-def test_a_newest_call_without_a_lock_runs_after_an_older_one_that_waits(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = burst.call(0, at=-1)
-    newest = publish_without_quorum(burst, monkeypatch)
+def assert_runs_after(burst: Burst, older: dict[str, Any], newest: dict[str, Any]) -> None:
     assert burst.bench.run(newest).state == "RETRY"
     burst.bench.run(older)
     burst.bench.run(burst.bench.receive())
     assert burst.runs == [0, 1]
 
 
+def test_a_newest_call_without_a_lock_runs_after_an_older_one_that_waits(burst: Burst) -> None:
+    older = burst.call(0, at=-1)
+    assert_runs_after(burst, older, publish_without_quorum(burst))
+
+
 def test_the_call_of_a_tick_that_was_due_long_ago_counts_from_when_it_was_made(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch
+    burst: Burst,
 ) -> None:
     older = burst.call(0, at=-1)
-    late = publish_without_quorum(burst, monkeypatch)
+    late = publish_without_quorum(burst)
     late[HEADER]["tick"] = tick_now(-600).write()
-    assert burst.bench.run(late).state == "RETRY"
-    burst.bench.run(older)
-    burst.bench.run(burst.bench.receive())
-    assert burst.runs == [0, 1]
+    assert_runs_after(burst, older, late)
 
 
 def test_a_call_without_a_lock_waits_for_a_newer_one_whose_publisher_may_be_dead(
     burst: Burst, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    older = publish_without_quorum(burst, monkeypatch)
+    older = publish_without_quorum(burst)
     client = client_of(client_for(burst.bench.app))
     monkeypatch.setattr(client, "confirm", lambda reserved: None)
     burst.call(2)
@@ -333,13 +323,9 @@ def test_an_older_call_runs_where_the_publisher_of_the_newer_one_dies_before_it_
 ) -> None:
     older = burst.call(1)
     client = client_of(client_for(bench.app))
-
-    def die(*_args: Any, **_options: Any) -> None:
-        raise DeadError
-
     with monkeypatch.context() as patch:
         patch.setattr(client, "cancel", lambda *_args, **_options: True)
-        patch.setattr(bench.app.amqp, "send_task_message", die)
+        before_next(bench.app.amqp, "send_task_message", raising(DeadError()))
         with pytest.raises(DeadError):
             burst.call(2)
     assert bench.run(older).state == "IGNORED"  # another delivery may have it: requeued
@@ -353,23 +339,26 @@ def test_an_older_call_runs_where_the_publisher_of_the_newer_one_dies_before_it_
 # What is no debounced call.
 
 
-def test_a_retry_runs_when_the_body_has_asked_for(bench: Bench) -> None:
-    task = bench.task(
-        lambda self: self.retry(countdown=2), bind=True, lock_debounce=50, lock_key="k"
-    )
-    bench.run(bench.send(task))
+@pytest.fixture
+def retrying(bench: Bench) -> Any:
+    """A debounced task whose body asks for a retry."""
+    options = {"bind": True, "lock_debounce": 50, "lock_key": "k"}
+    return bench.task(lambda self: self.retry(countdown=2), **options)
+
+
+def test_a_retry_runs_when_the_body_has_asked_for(bench: Bench, retrying: Any) -> None:
+    bench.run(bench.send(retrying))
     again = bench.receive()
     assert due(again) < time.time() + 3
     assert Envelope.read(again).sent is None
 
 
-def test_a_newer_call_replaces_a_retry_that_waits_and_begins_a_burst(bench: Bench) -> None:
-    task = bench.task(
-        lambda self: self.retry(countdown=2), bind=True, lock_debounce=50, lock_key="k"
-    )
-    bench.run(bench.send(task))
-    again, newer = bench.receive(), bench.send(task)
-    assert due(newer) == pytest.approx(called(newer) + 50, abs=1e-5)
+def test_a_newer_call_replaces_a_retry_that_waits_and_begins_a_burst(
+    bench: Bench, retrying: Any
+) -> None:
+    bench.run(bench.send(retrying))
+    again, newer = bench.receive(), bench.send(retrying)
+    assert due(newer) == at(called(newer) + 50)
     assert bench.run(again).state == "IGNORED"
     assert role(bench) is Role.QUEUED
 
@@ -391,14 +380,6 @@ def test_a_call_with_a_time_of_its_own_is_refused_and_replaces_nothing(
     with pytest.raises(ConfigurationError, match=f"job (takes no {next(iter(options))}|would ex)"):
         burst.task.apply_async((2,), **options)
     assert (holder(burst.bench), burst.bench.queue_length) == (before, 0)
-
-
-@pytest.mark.parametrize("options", [{"countdown": 0}, {"eta": None}, {"expires": QUIET + 60}])
-def test_a_call_with_no_time_or_a_later_expiry_is_sent(
-    burst: Burst, options: dict[str, Any]
-) -> None:
-    message = burst.call(1, **options)
-    assert due(message) == pytest.approx(called(message) + QUIET, abs=1e-5)
 
 
 def test_a_call_that_the_broker_does_not_take_leaves_the_older_one(

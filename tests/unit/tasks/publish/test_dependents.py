@@ -14,6 +14,7 @@ from tests.support.unique import declare, owned_by
 TIES: list[dict[str, Any]] = [
     {"task_id": "mine"},
     {"link": []},
+    {"link_error": []},
     {"chord": {"task": "x"}},
     {"chain": [{"task": "x"}]},
     {"group_id": "g"},
@@ -26,18 +27,11 @@ def test_a_duplicate_that_somebody_counts_on_is_sent_without_a_lock(
     bench: Bench, tie: dict[str, Any], policy: str
 ) -> None:
     task = declare(bench, lock_on_duplicate=policy)
-    tie = {"link": [task.si()]} if "link" in tie else tie
+    tie = {name: value or [task.si()] for name, value in tie.items()}
     owned_by(bench, "other")
     message = bench.send(task, **tie)
     assert Envelope.read(message).reservation is None
     assert Envelope.read(message).nonce
-
-
-def test_an_error_callback_ties_a_duplicate_too(bench: Bench) -> None:
-    task = declare(bench)
-    owned_by(bench, "other")
-    task.apply_async(link_error=task.si())
-    assert bench.queue_length == 1
 
 
 def test_a_policy_is_not_asked_at_publish_about_a_duplicate_that_has_to_be_sent(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from celery_redlock.tasks.publish import unique_publish
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, holder, owned_by
+from tests.unit.tasks.jobs import raising, retry_once, sent_while_released
 
 
 @pytest.fixture
@@ -30,8 +30,11 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unique_publish, "RELEASE_WAIT", 0.001)
 
 
-def store(task: Any, task_id: str) -> None:
+def ended(bench: Bench, task: Any, task_id: str) -> Any:
+    """Have the key held by a call that has stored its result; return its lease."""
+    lease = owned_by(bench, task_id)
     task.backend.store_result(task_id, "done", "SUCCESS")
+    return lease
 
 
 def test_its_lock_is_taken_as_soon_as_the_first_lets_go(
@@ -39,24 +42,15 @@ def test_its_lock_is_taken_as_soon_as_the_first_lets_go(
 ) -> None:
     monkeypatch.setattr(unique_publish, "RELEASE_WAIT", 60)
     task = declare(bench)
-    lease = owned_by(bench, first)
-    store(task, first)
-    sent: list[Any] = []
-    caller = threading.Thread(target=lambda: sent.append(task.delay()))
-    caller.start()
-    lease.release()
-    caller.join()
-    named = holder(bench)
-    assert named is not None
-    assert (named.task_id, is_duplicate(sent[0])) == (sent[0].id, False)
+    sent = sent_while_released(task, ended(bench, task, first))
+    assert (holder(bench).task_id, is_duplicate(sent)) == (sent.id, False)
 
 
 def test_it_is_sent_without_a_lock_where_the_first_does_not_let_go(
     first: str, bench: Bench, no_patience: None
 ) -> None:
     task = declare(bench)
-    owned_by(bench, first)
-    store(task, first)
+    ended(bench, task, first)
     envelope = Envelope.read(bench.send(task))
     assert (envelope.reservation, envelope.after) == (None, first)
 
@@ -65,24 +59,18 @@ def test_in_the_worker_it_waits_until_the_first_lets_go(
     first: str, bench: Bench, no_patience: None
 ) -> None:
     task = declare(bench)
-    lease = owned_by(bench, first)
-    store(task, first)
+    lease = ended(bench, task, first)
     request = bench.send(task)
     assert bench.run(request).state == "RETRY"
     lease.release()
     assert bench.run(bench.receive()).value == "ran"
 
 
-def test_a_call_while_the_first_runs_is_a_duplicate(first: str, bench: Bench) -> None:
-    owned_by(bench, first)
-    assert declare(bench).delay().id == first
-
-
 def test_the_result_of_an_earlier_task_with_the_same_id_says_nothing(
     first: str, bench: Bench
 ) -> None:
     task = declare(bench)
-    store(task, first)
+    task.backend.store_result(first, "done", "SUCCESS")
     owned_by(bench, first)
     assert task.delay().id == first
 
@@ -97,12 +85,9 @@ def test_a_result_that_nobody_wants_is_not_asked_for(first: str, bench: Bench) -
 def test_a_backend_that_does_not_answer_leaves_it_a_duplicate(
     first: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise OSError("no backend")
-
     task = declare(bench)
     owned_by(bench, first)
-    monkeypatch.setattr(task.backend, "get_task_meta", fail)
+    monkeypatch.setattr(task.backend, "get_task_meta", raising(OSError("no backend")))
     assert task.delay().id == first
 
 
@@ -142,12 +127,8 @@ def test_a_call_from_inside_the_body_is_a_duplicate(bench: Bench) -> None:
 
 
 def test_a_retry_has_not_ended(bench: Bench) -> None:
-    def body(self: Any) -> Any:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-
     follower = bench.task(lambda: None, name="next", base=None)
-    task = declare(bench, body)
+    task = declare(bench, retry_once)
     task.on_retry = lambda *args, **kwargs: follower.delay()
     bench.call(task)
     retry, other = sorted((bench.receive(), bench.receive()), key=lambda at: at["task"])
@@ -168,8 +149,7 @@ def test_the_next_step_of_a_chain_with_the_same_key_runs_after_the_step_before(
 
 def test_a_minimum_hold_keeps_duplicates_away_after_the_end(bench: Bench, first: str) -> None:
     task = declare(bench, lock_at_least_for=30)
-    owned_by(bench, first)
-    store(task, first)
+    ended(bench, task, first)
     assert task.delay().id == first
 
 

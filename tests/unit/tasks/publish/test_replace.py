@@ -20,61 +20,45 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, holder, left, mark, owned_by, role, value
 from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import before_next, counting, raising, sent_while_released
+
+pytestmark = pytest.mark.usefixtures("revoked")
 
 
-@pytest.fixture
-def revoked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    revoked: list[str] = []
-    monkeypatch.setattr(bench.app.control, "revoke", revoked.append)
-    return revoked
-
-
-def test_a_queued_task_gives_its_lock_to_the_newer_one(bench: Bench, revoked: list[str]) -> None:
+@pytest.mark.parametrize("options", [{}, {"task_id": "mine"}], ids=["", "with an id of its own"])
+def test_a_queued_task_gives_its_lock_to_the_newer_one(
+    bench: Bench, revoked: list[str], options: dict[str, str]
+) -> None:
     task = declare(bench, lock_on_duplicate="replace")
-    first, second = task.delay(), task.delay()
-    named = holder(bench)
-    assert named is not None
-    assert (named.task_id, revoked) == (second.id, [first.id])
+    first, second = task.delay(), task.apply_async(**options)
+    assert (holder(bench).task_id, revoked) == (second.id, [first.id])
     assert not is_duplicate(second)
     bench.receive()
-    lock = Envelope.read(bench.receive()).reservation
-    assert lock is not None
-    assert lock.owner == value(bench)
+    assert Envelope.read(bench.receive()).reservation.owner == value(bench)
 
 
-def test_the_lock_of_the_newer_one_lasts_as_long_as_any(bench: Bench, revoked: list[str]) -> None:
+def test_the_lock_of_the_newer_one_lasts_as_long_as_any(bench: Bench) -> None:
     task = declare(bench, lock_on_duplicate="replace")
     task.delay()
     task.delay()
     wait_until(lambda: left(bench) > 3000, message="it was not lengthened")
 
 
-def test_also_a_newer_one_with_an_id_of_its_own(bench: Bench, revoked: list[str]) -> None:
-    task = declare(bench, lock_on_duplicate="replace")
-    first = task.delay()
-    task.apply_async(task_id="mine")
-    assert revoked == [first.id]
-    named = holder(bench)
-    assert named is not None
-    assert named.task_id == "mine"
-
-
-def test_a_message_does_not_replace_an_earlier_one_of_its_own_id(
-    bench: Bench, revoked: list[str]
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"task_id": "mine"}, {"task_id": "mine"}),
+        ({}, {"task_id": "begun", "retries": 1}),
+        ({}, {"task_id": "begun", "replaced_task_nesting": 1}),
+    ],
+    ids=["of its own id", "if it has begun", "if it replaces what has begun"],
+)
+def test_a_message_does_not_replace_an_earlier_one(
+    bench: Bench, revoked: list[str], first: dict[str, Any], then: dict[str, Any]
 ) -> None:
     task = declare(bench, lock_on_duplicate="replace")
-    task.apply_async(task_id="mine")
-    task.apply_async(task_id="mine")
-    assert (bench.queue_length, revoked) == (2, [])
-
-
-@pytest.mark.parametrize("option", ["retries", "replaced_task_nesting"])
-def test_work_that_has_begun_does_not_replace_what_was_sent_later(
-    bench: Bench, revoked: list[str], option: str
-) -> None:
-    task = declare(bench, lock_on_duplicate="replace")
-    task.delay()
-    task.apply_async(task_id="begun", **{option: 1})
+    task.apply_async(**first)
+    task.apply_async(**then)
     assert (bench.queue_length, revoked) == (2, [])
 
 
@@ -93,26 +77,23 @@ def test_a_finished_tasks_window_cannot_be_replaced(bench: Bench, revoked: list[
     assert (bench.queue_length, revoked) == (0, [])
 
 
-def test_the_older_one_gets_its_lock_back_if_the_newer_one_cannot_be_sent(
+def test_the_older_one_gets_its_lock_back_and_runs_if_the_newer_one_cannot_be_sent(
     bench: Bench, revoked: list[str], break_broker: Callable[[], None]
 ) -> None:
     task = declare(bench, lock_on_duplicate="replace")
-    task.delay()
-    older = value(bench)
+    older = bench.send(task)
+    lock = value(bench)
     break_broker()
     with pytest.raises(OperationalError):
         task.delay()
-    assert (value(bench), revoked) == (older, [])
-    assert left(bench) > 5
+    assert (value(bench), revoked, left(bench) > 5) == (lock, [], True)
+    assert bench.run(older).value == "ran"
 
 
 def test_a_revoke_that_fails_does_not_disturb_the_publish(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(task_id: str) -> None:
-        raise OSError("no broadcast")
-
-    monkeypatch.setattr(bench.app.control, "revoke", fail)
+    monkeypatch.setattr(bench.app.control, "revoke", raising(OSError("no broadcast")))
     task = declare(bench, lock_on_duplicate="replace")
     task.delay()
     task.delay()
@@ -127,38 +108,27 @@ def test_a_task_that_waits_is_not_replaced_for_some_of_its_keys(bench: Bench) ->
 
 
 def test_the_older_one_is_ended_without_its_body_though_the_newer_one_has_finished(
-    bench: Bench, mode: str, revoked: list[str]
+    bench: Bench, mode: str
 ) -> None:
-    runs: list[int] = []
-    task = declare(
-        bench,
-        lambda self, number: runs.append(number),
-        lock_mode=mode,
-        lock_on_duplicate="replace",
-    )
-    older, newer = bench.send(task, 1), bench.send(task, 2)
+    task, runs = counting(declare, bench, lock_mode=mode, lock_on_duplicate="replace")
+    older, newer = bench.send(task), bench.send(task)
     bench.run(newer)
     assert bench.run(older).state == "IGNORED"
-    assert runs == [2]
+    assert runs == [newer["id"]]
     assert bench.app.AsyncResult(older["id"]).state == "REVOKED"
 
 
 def test_the_older_one_does_not_wait_to_learn_that_it_was_replaced(
-    bench: Bench, mode: str, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, mode: str, no_waiting: None
 ) -> None:
     task = declare(bench, lock_mode=mode, lock_wait=30, lock_on_duplicate="replace")
     older = bench.send(task)
     bench.send(task)
-
-    def refuse(seconds: float) -> None:
-        raise AssertionError(f"it waits for {seconds} s")
-
-    monkeypatch.setattr(client_for(bench.app).transport, "sleep", refuse)
     assert bench.run(older).state == "IGNORED"
 
 
 def test_a_second_delivery_of_a_replaced_one_is_ignored(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
     task = declare(bench, lock_on_duplicate="replace")
@@ -171,39 +141,27 @@ def test_a_second_delivery_of_a_replaced_one_is_ignored(
     assert told == [older["id"]]
 
 
-def test_the_older_one_runs_if_the_newer_one_cannot_be_sent(
-    bench: Bench, revoked: list[str], break_broker: Callable[[], None]
-) -> None:
-    task = declare(bench, lock_on_duplicate="replace")
-    older = bench.send(task)
-    break_broker()
-    with pytest.raises(OperationalError):
-        task.delay()
-    assert bench.run(older).value == "ran"
-
-
-def test_one_that_is_replaced_while_it_waits_for_another_stands_back(
-    bench: Bench, revoked: list[str]
-) -> None:
-    options = {"lock_mode": "until_and_while_executing", "lock_wait": 0.001}
-    policies = {"lock_on_duplicate": "replace", "lock_on_conflict": "raise"}
-
+def test_one_that_is_replaced_while_it_waits_for_another_stands_back(bench: Bench) -> None:
     def replace(state: Any) -> None:
         if not newer:
             newer.append(task.delay().id)
 
     newer: list[str] = []
-    retry = Retrying(after=replace)
-    task = declare(bench, lock_retry=retry, **policies, **options)
+    task = declare(
+        bench,
+        lock_mode="until_and_while_executing",
+        lock_wait=0.001,
+        lock_retry=Retrying(after=replace),
+        lock_on_duplicate="replace",
+        lock_on_conflict="raise",
+    )
     owned_by(bench, "other")
     older = bench.send(task)
     assert bench.run(older).state == "IGNORED"
     assert bench.app.AsyncResult(older["id"]).state == "REVOKED"
 
 
-def test_what_was_replaced_is_remembered_for_longer_than_it_may_wait(
-    bench: Bench, revoked: list[str]
-) -> None:
+def test_what_was_replaced_is_remembered_for_longer_than_it_may_wait(bench: Bench) -> None:
     task = declare(bench, lock_on_duplicate="replace", lock_queue_ttl=50, lock_dedupe_window=40)
     older = bench.send(task)
     task.delay()
@@ -211,20 +169,11 @@ def test_what_was_replaced_is_remembered_for_longer_than_it_may_wait(
     assert 85 < left(bench, mark(bench, older)) <= 95
 
 
-def test_the_older_one_is_put_back_until_the_newer_one_is_out(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_older_one_is_put_back_until_the_newer_one_is_out(bench: Bench) -> None:
     states: list[str] = []
     task = declare(bench, lock_on_duplicate="replace")
     older = bench.send(task)
-    send = bench.app.amqp.send_task_message
-
-    def look(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(bench.app.amqp, "send_task_message", send)
-        states.append(bench.run(older).state)
-        return send(*args, **kwargs)
-
-    monkeypatch.setattr(bench.app.amqp, "send_task_message", look)
+    before_next(bench.app.amqp, "send_task_message", lambda: states.append(bench.run(older).state))
     task.delay()
     assert states == ["IGNORED"]
     again = bench.receive()
@@ -260,9 +209,9 @@ def test_the_older_one_runs_where_the_newer_one_cannot_be_sent_and_is_slow_to_gi
     assert revoked == []
 
 
-def test_what_has_been_replaced_is_not_replaced_again(bench: Bench, revoked: list[str]) -> None:
-    task = declare(bench, lambda self, number: number, lock_on_duplicate="replace")
-    requests = [bench.send(task, number) for number in range(3)]
+def test_what_has_been_replaced_is_not_replaced_again(bench: Bench) -> None:
+    task = declare(bench, lock_on_duplicate="replace")
+    requests = [bench.send(task) for _ in range(3)]
     states = [bench.run(request).state for request in reversed(requests)]
     assert states == ["SUCCESS", "IGNORED", "IGNORED"]
 
@@ -274,19 +223,12 @@ def test_the_newer_one_gets_the_lock_that_a_worker_is_about_to_give_up(
     monkeypatch.setattr(unique_publish, "RELEASE_WAIT", 60)
     task = declare(bench, lock_mode=mode, lock_on_duplicate="replace")
     place = QUEUE if mode == "until_and_while_executing" else KEY
-    lease = owned_by(bench, "starting", place=place)
-    sent: list[Any] = []
-    caller = threading.Thread(target=lambda: sent.append(task.delay()))
-    caller.start()
-    lease.release()
-    caller.join()
-    named = holder(bench, place)
-    assert named is not None
-    assert named.task_id == sent[0].id
+    sent = sent_while_released(task, owned_by(bench, "starting", place=place))
+    assert holder(bench, place).task_id == sent.id
 
 
 def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_up(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unique_publish, "RELEASE_WAIT", 60)
     task = declare(bench, lock_mode="until_executing", lock_on_duplicate="replace")
@@ -311,13 +253,11 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
     monkeypatch.setattr(client_of(redlock), "reserve", begin_first)
     newer = task.delay()
     giving_up[0].join()
-    named = holder(bench)
-    assert named is not None
-    assert named.task_id == newer.id
+    assert holder(bench).task_id == newer.id
 
 
 def test_the_oldest_one_does_not_run_after_the_newest_while_the_publisher_between_is_paused(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[int] = []
     task = declare(bench, lambda self, number: runs.append(number), lock_on_duplicate="replace")
@@ -340,22 +280,19 @@ def test_the_oldest_one_does_not_run_after_the_newest_while_the_publisher_betwee
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_the_oldest_one_does_not_run_where_the_publisher_between_fails_or_dies_after_a_takeover(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch, fails: bool
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    runs: list[int] = []
-    task = declare(bench, lambda self, number: runs.append(number), lock_on_duplicate="replace")
-    oldest = bench.send(task, 1)
-    newest: list[Any] = []
-    send = bench.app.amqp.send_task_message
-
-    def take_over_and_fail(*args: Any, **kwargs: Any) -> None:
-        monkeypatch.setattr(bench.app.amqp, "send_task_message", send)
+    def take_over_and_fail() -> None:
         newest.append(bench.send(task, 3))
         if not fails:  # it says nothing to the nodes any more
             monkeypatch.setattr(client_of(client_for(bench.app)), "cancel", lambda *_, **__: True)
         raise OperationalError("no broker")
 
-    monkeypatch.setattr(bench.app.amqp, "send_task_message", take_over_and_fail)
+    runs: list[int] = []
+    newest: list[Any] = []
+    task = declare(bench, lambda self, number: runs.append(number), lock_on_duplicate="replace")
+    oldest = bench.send(task, 1)
+    before_next(bench.app.amqp, "send_task_message", take_over_and_fail)
     with pytest.raises(OperationalError):
         task.delay(2)
     bench.run(newest[0])
@@ -365,21 +302,19 @@ def test_the_oldest_one_does_not_run_where_the_publisher_between_fails_or_dies_a
 
 
 def test_a_call_that_fails_leaves_the_oldest_ones_marker_to_the_newest(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs: list[int] = []
-    task = declare(bench, lambda self, number: runs.append(number), lock_on_duplicate="replace")
-    oldest = bench.send(task, 1)
-    client = client_of(client_for(bench.app))
-    send, relabel, late = bench.app.amqp.send_task_message, client.relabel, list[Any]()
-
-    def take_over_and_fail(*args: Any, **kwargs: Any) -> None:
-        monkeypatch.setattr(bench.app.amqp, "send_task_message", send)
+    def take_over_and_fail() -> None:
         monkeypatch.setattr(client, "relabel", lambda *given: late.append(given))
         task.delay(3)
         raise OperationalError("no broker")
 
-    monkeypatch.setattr(bench.app.amqp, "send_task_message", take_over_and_fail)
+    runs: list[int] = []
+    task = declare(bench, lambda self, number: runs.append(number), lock_on_duplicate="replace")
+    oldest = bench.send(task, 1)
+    client = client_of(client_for(bench.app))
+    relabel, late = client.relabel, list[Any]()
+    before_next(bench.app.amqp, "send_task_message", take_over_and_fail)
     with pytest.raises(OperationalError):
         task.delay(2)
     for given in late:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.core import client_of
 from celery_redlock.core.client import Client
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import Tick
@@ -17,6 +19,7 @@ from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick
 from tests.support.unique import MODES, QUEUE, declare, role, value
 from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import before_next
 
 
 @pytest.fixture(autouse=True)
@@ -53,18 +56,12 @@ def test_a_tick_that_was_worked_on_is_not_sent_again(
 
 
 def test_nor_is_one_whose_message_is_dealt_with_while_the_copy_takes_its_lock(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
 ) -> None:
-    reserve = Client.reserve
     task = declare(bench)
     publish(task, tick())
     first = bench.receive()
-
-    def reserve_after(*args: Any, **kwargs: Any) -> Any:
-        bench.run(first)
-        return reserve(*args, **kwargs)
-
-    monkeypatch.setattr(Client, "reserve", reserve_after)
+    before_next(client_of(client_for(bench.app)), "reserve", lambda: bench.run(first))
     assert isinstance(publish(task, tick()), DuplicateResult)
     assert (bench.queue_length, value(bench)) == (0, None)
 
@@ -132,10 +129,7 @@ def test_a_copy_that_is_ignored_frees_the_lock_that_it_brought(bench: Bench, mod
     assert role(bench, mark(bench, tick())) is Role.FINISHED
 
 
-def test_a_debounced_tick_gives_way_to_the_next_one(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench.app.control, "revoke", lambda _task_id: None)
+def test_a_debounced_tick_gives_way_to_the_next_one(bench: Bench, revoked: list[str]) -> None:
     task = bench.task(lambda: "ran", lock_key="k", lock_debounce=5)
     publish(task, tick())
     publish(task, tick(60))

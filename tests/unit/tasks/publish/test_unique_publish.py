@@ -17,6 +17,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, left, owned_by, value
 from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import before_next
 
 
 def test_a_task_that_another_thread_is_about_to_bind_is_sent_with_its_lock(bench: Bench) -> None:
@@ -33,16 +34,9 @@ def test_the_message_carries_the_lock_that_was_taken_for_it(bench: Bench) -> Non
     result = declare(bench).delay()
     message = bench.receive()
     lock = Envelope.read(message).reservation
-    assert lock is not None
     assert (lock.node_keys, lock.owner) == ((KEY,), value(bench))
     named = parse_owner(lock.owner)
-    assert named is not None
-    assert (named.role, named.task_id) == (Role.QUEUED, result.id)
-    assert message["id"] == result.id
-
-
-def test_the_result_of_a_task_that_was_sent_is_a_plain_one(bench: Bench) -> None:
-    result = declare(bench).delay()
+    assert (named.role, named.task_id, message["id"]) == (Role.QUEUED, result.id, result.id)
     assert not is_duplicate(result)
 
 
@@ -53,18 +47,10 @@ def test_every_publish_has_a_nonce_of_its_own(bench: Bench) -> None:
     assert "" not in nonces
 
 
-def test_the_lock_lasts_for_the_grace_until_the_message_is_out(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_lasts_for_the_grace_until_the_message_is_out(bench: Bench) -> None:
     task = declare(bench)
     seen: list[float] = []
-    send = bench.app.send_task
-
-    def look(*args: Any, **options: Any) -> Any:
-        seen.append(left(bench))
-        return send(*args, **options)
-
-    monkeypatch.setattr(bench.app, "send_task", look)
+    before_next(bench.app, "send_task", lambda: seen.append(left(bench)))
     task.delay()
     assert 0 < seen[0] <= PUBLISH_GRACE
 
@@ -83,16 +69,12 @@ def test_the_lock_of_a_later_task_lasts_until_it_is_due_and_may_wait_then(bench:
 def test_a_queue_key_of_its_own_leaves_the_lock_to_a_running_task(bench: Bench) -> None:
     task = declare(bench, lock_mode="until_and_while_executing")
     owned_by(bench, "other")
-    lock = Envelope.read(bench.send(task)).reservation
-    assert lock is not None
-    assert lock.node_keys == (QUEUE,)
+    assert Envelope.read(bench.send(task)).reservation.node_keys == (QUEUE,)
 
 
 def test_a_window_travels_with_the_message(bench: Bench) -> None:
     task = declare(bench, lock_mode="until_expired", lock_window=500)
-    until = Envelope.read(bench.send(task)).window_until
-    assert until is not None
-    assert 0 < until - time.time() <= 500
+    assert 0 < Envelope.read(bench.send(task)).window_until - time.time() <= 500
 
 
 def test_a_task_that_locks_while_it_executes_takes_nothing_at_publish(bench: Bench) -> None:
@@ -125,15 +107,13 @@ def test_a_message_that_has_our_header_already_passes_untouched(bench: Bench) ->
     assert again[HEADER] == header
 
 
-def test_other_headers_stay(bench: Bench) -> None:
-    message = bench.send(declare(bench), headers={"trace": "abc"})
+@pytest.mark.parametrize(
+    "headers", [{"trace": "abc"}, [("trace", "abc")]], ids=["mapping", "pairs, as Celery takes"]
+)
+def test_other_headers_stay(bench: Bench, headers: Any) -> None:
+    message = bench.send(declare(bench), headers=headers)
     assert message["trace"] == "abc"
     assert Envelope.read(message).reservation is not None
-
-
-def test_headers_may_be_pairs_as_celery_takes_them(bench: Bench) -> None:
-    message = bench.send(declare(bench), headers=[("trace", "abc")])
-    assert message["trace"] == "abc"
 
 
 def test_stamps_travel_beside_the_lock(bench: Bench) -> None:
