@@ -9,18 +9,13 @@ import pytest
 
 from celery_redlock import signals
 from celery_redlock.tasks.events import SIGNALS, Event, emit
+from tests.support.events import listening
 
 
 @pytest.fixture
 def heard() -> Iterator[list[dict[str, Any]]]:
-    heard: list[dict[str, Any]] = []
-
-    def hear(**facts: Any) -> None:
-        heard.append(facts)
-
-    signals.task_duplicate.connect(hear, weak=False)
-    yield heard
-    signals.task_duplicate.disconnect(hear)
+    with listening(signals.task_duplicate) as heard:
+        yield heard
 
 
 def test_every_kind_of_news_has_a_public_signal() -> None:

@@ -129,13 +129,6 @@ def test_a_task_that_does_not_lock_has_no_holder(bench: Bench) -> None:
         task.release_lock()
 
 
-@pytest.fixture
-def revoked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    revoked: list[str] = []
-    monkeypatch.setattr(bench.app.control, "revoke", revoked.append)
-    return revoked
-
-
 def test_a_message_that_waits_is_revoked_and_the_next_call_is_sent(
     bench: Bench, mode: str, revoked: list[str]
 ) -> None:

@@ -13,11 +13,10 @@ from celery.app.task import Context
 
 from celery_redlock import LossReason, current_lease
 from celery_redlock.tasks import monitor_events
-from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.monitor_events import MOST_WAITING, MonitorEvent, send_monitor_event
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT, wait_until
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, start_worker
 
 REQUEST = Context(id="mine", hostname="worker@bench", is_eager=False)
 
@@ -28,19 +27,15 @@ def own_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor_events, "_outbox", None)
 
 
-def test_a_task_that_has_its_lock_sends_key_and_token(bench: Bench) -> None:
+def test_a_task_that_has_its_lock_sends_key_and_token_with_its_id_and_its_worker(
+    bench: Bench,
+) -> None:
     sent = bench.watch_monitor_events()
-    token = bench.call(job(bench, lambda self: current_lease().fencing_token)).value
+    request = bench.send(job(bench, lambda self: current_lease().fencing_token))
+    token = bench.run(request).value
     ((kind, fields),) = wait_until(lambda: sent)
     assert kind == "redlock-locked"
     assert (fields["name"], fields["key"], fields["fencing_token"]) == ("job", "k", token)
-
-
-def test_the_event_has_the_id_of_the_task_and_the_name_of_its_worker(bench: Bench) -> None:
-    sent = bench.watch_monitor_events()
-    request = bench.send(job(bench))
-    bench.run(request)
-    ((_, fields),) = wait_until(lambda: sent)
     assert (fields["uuid"], fields["hostname"]) == (request["id"], "worker@bench")
 
 
@@ -159,8 +154,7 @@ def test_events_that_come_faster_than_they_are_sent_are_logged_once(
 @pytest.mark.parametrize("option", [True, False])
 def test_pool_processes_know_the_option_of_their_worker(bench: Bench, option: bool) -> None:
     bench.app.conf.worker_send_task_events = not option
-    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=option)
-    LockStep(worker).create(worker)
+    start_worker(bench, task_events=option)
     assert bench.app.conf.worker_send_task_events is option
 
 

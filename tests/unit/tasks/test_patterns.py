@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ from celery.app.trace import build_tracer
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
 from tests.support.tasks import Bench
+from tests.unit.tasks.jobs import start_worker
 
 
 def vendor_task(bench: Bench, body: Any = None, **options: Any) -> Any:
@@ -24,11 +23,6 @@ def vendor_task(bench: Bench, body: Any = None, **options: Any) -> Any:
 
 
 PATTERN = {"vendor.*": {"lock_key": "report:{month}"}}
-
-
-def start_worker(bench: Bench) -> None:
-    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
-    LockStep(worker).create(worker)
 
 
 def test_a_pattern_makes_a_plain_task_lock_when_the_app_is_finalized() -> None:

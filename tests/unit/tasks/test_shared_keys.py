@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,14 +9,13 @@ from celery import uuid
 
 from celery_redlock import is_duplicate
 from celery_redlock.core import client_of
-from celery_redlock.tasks.bootsteps import LockStep
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import WINDOW, holder, value
-from tests.unit.tasks.jobs import ALL_MODES
+from tests.unit.tasks.jobs import ALL_MODES, start_worker
 from tests.unit.tasks.run.newest.company import COMPANION
 
 
@@ -76,14 +74,7 @@ def test_its_message_waits_while_another_tasks_body_runs(bench: Bench, policy: A
 def test_a_message_is_not_replaced_by_another_tasks_call(bench: Bench) -> None:
     first = bench.send(declare(bench, "invoice", lock_on_duplicate="replace"))
     bench.send(declare(bench, "refund", lock_on_duplicate="replace"))
-    found = holder(bench)
-    assert found is not None
-    assert (found.task_id, found.role) == (first["id"], Role.QUEUED)
-
-
-def test_a_queued_message_is_not_revoked_as_another_tasks(bench: Bench) -> None:
-    bench.send(declare(bench, "invoice"))
-    assert declare(bench, "refund").revoke_queued() is None
+    assert (holder(bench).task_id, holder(bench).role) == (first["id"], Role.QUEUED)
 
 
 def test_a_function_registered_under_two_names_is_two_tasks(bench: Bench) -> None:
@@ -138,16 +129,6 @@ def test_a_scheduled_run_waits_for_another_tasks(bench: Bench, role: Role) -> No
     assert value(bench, COMPANION) == before
 
 
-@pytest.mark.parametrize("later", [0, 60])
-def test_a_scheduled_run_is_not_skipped_for_another_tasks_newer_one(
-    bench: Bench, later: float
-) -> None:
-    refund = declare(bench, "refund", lock_mode="while_executing", lock_on_conflict="stop")
-    label = label_for(Role.RUNNING, "newer", due_us=tick(later).due_us, task="invoice")
-    client_of(bench.elsewhere).acquire_for_task(("k",), (COMPANION,), ttl=60, label=label)
-    assert bench.run(send_tick(bench, refund, tick())).state == "RETRY"
-
-
 def test_a_worker_names_each_group_of_tasks_that_can_have_one_key(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,8 +140,7 @@ def test_a_worker_names_each_group_of_tasks_that_can_have_one_key(
         mode = "while_executing" if name == "running" else "until_executed"
         bench.task(lambda n: None, name=name, lock_key=key, lock_mode=mode)
     bench.app.finalize()
-    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
-    LockStep(worker).create(worker)
+    start_worker(bench)
     (line,) = (line for line in caplog.messages if "can have the same key" in line)
     assert line.startswith("The tasks invoice, refund lock at publish")
     assert "(lock_key='{id}' or '{order_id}')" in line

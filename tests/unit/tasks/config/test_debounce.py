@@ -7,17 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_redlock import Limit, Rate
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.debounce import Debounce
-from celery_redlock.tasks.config.modes import MODES
-from celery_redlock.tasks.config.resolve import origins_of
-from celery_redlock.tasks.config.settings import read_settings
-from tests.unit.tasks.config.test_options import refused, resolve
+from tests.unit.tasks.config.test_options import origins, refused, resolve
 
 
 @pytest.mark.parametrize(
@@ -39,9 +35,23 @@ def test_what_is_no_debounce_is_refused(value: Any) -> None:
         resolve(lock_debounce=value)
 
 
-def test_it_sets_the_mode_and_the_policy_of_the_publisher() -> None:
-    options = resolve(lock_debounce=5)
-    assert (options.mode, options.on_duplicate) == ("until_executing", "replace")
+WITH_BODIES = {"lock_mode": "until_and_while_executing"}
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "on_conflict"),
+    [
+        ({}, "until_executing", "requeue"),
+        (WITH_BODIES, "until_and_while_executing", "requeue"),
+        ({**WITH_BODIES, "lock_on_conflict": "stop"}, "until_and_while_executing", "stop"),
+    ],
+    ids=["alone", "with the mode whose bodies do not overlap", "with the policy that stops bodies"],
+)
+def test_it_sets_what_the_task_does_not_say(
+    options: dict[str, Any], mode: str, on_conflict: str
+) -> None:
+    made = resolve(lock_debounce=5, **options)
+    assert (made.mode, made.on_duplicate, made.on_conflict) == (mode, "replace", on_conflict)
 
 
 def test_settings_for_all_tasks_do_not_contradict_it() -> None:
@@ -56,33 +66,16 @@ def test_settings_for_all_tasks_do_not_contradict_it() -> None:
     assert (options.on_conflict, options.starting_deadline) == ("requeue", None)
 
 
-def test_it_goes_with_the_mode_whose_bodies_do_not_overlap() -> None:
-    options = resolve(lock_debounce=5, lock_mode="until_and_while_executing")
-    assert (options.mode, options.on_conflict) == ("until_and_while_executing", "requeue")
-
-
-def test_it_goes_with_the_policy_that_stops_an_older_body() -> None:
-    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": "stop"}
-    assert resolve(lock_debounce=5, **options).on_conflict == "stop"
-
-
 @pytest.mark.parametrize("value", [5, (5, 60), (0.5, 90.5)])
 def test_it_is_shown_as_it_is_written(value: Any) -> None:
     assert repr(resolve(lock_debounce=value).debounce) == repr(value)
 
 
 def test_options_that_it_sets_come_from_it() -> None:
-    app = Celery("origins", broker="memory://", set_as_current=False)
-    app.conf.redlock_starting_deadline = 60
-
-    @app.task(name="job", shared=False, lock_debounce=5)
-    def job() -> None:
-        pass
-
-    app.finalize()
-    origins = origins_of(type(app.tasks["job"]), read_settings(app), MODES["until_executing"])
-    found = {name for name, origin in origins.items() if origin == "lock_debounce"}
-    assert found == {"mode", "on_duplicate", "starting_deadline"}
+    conf = {"redlock_starting_deadline": 60}
+    found = origins(mode="until_executing", lock_debounce=5, conf=conf)
+    of_it = {name for name, origin in found.items() if origin == "lock_debounce"}
+    assert of_it == {"mode", "on_duplicate", "starting_deadline"}
 
 
 def test_there_is_no_setting_for_all_tasks() -> None:
@@ -98,10 +91,8 @@ def test_there_is_no_setting_for_all_tasks() -> None:
         ({"lock_mode": "until_expired", "lock_window": 9}, "remove lock_mode"),
         ({"lock_on_duplicate": "existing"}, "lock_on_duplicate='existing' does not; remove it"),
         ({"lock_on_duplicate": "raise"}, "lock_on_duplicate='raise' does not; remove it"),
-        (
-            {"lock_mode": "until_and_while_executing", "lock_on_conflict": "skip"},
-            "lock_on_conflict='skip' would drop the newest call",
-        ),
+        ({"lock_on_duplicate": lambda task, error: "raise"}, "lets the newer call replace"),
+        ({**WITH_BODIES, "lock_on_conflict": "skip"}, "'skip' would drop the newest call"),
         ({"lock_starting_deadline": 60}, "remove one of the two"),
         ({"lock_limit": 3}, "remove the limit"),
         ({"lock_rate": "5/m"}, "remove the limit"),
@@ -113,13 +104,6 @@ def test_what_contradicts_it_is_refused_with_the_mend(
     options: dict[str, Any], message: str
 ) -> None:
     refused(message, lock_debounce=5, **options)
-
-
-def test_a_policy_by_a_function_is_refused() -> None:
-    def decide(task: Any, error: Any) -> str:
-        return "existing"
-
-    refused("lets the newer call replace", lock_debounce=5, lock_on_duplicate=decide)
 
 
 @given(

@@ -20,20 +20,8 @@ from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.config.skip_result import DESCRIBED
 
 
-def resolve(*, base: type = Task, conf: dict[str, Any] | None = None, **options: Any) -> Any:
-    app = Celery("options", broker="memory://", set_as_current=False)
-    app.conf.update(conf or {})
-
-    @app.task(name="bank.settle", base=base, shared=False, **options)
-    def settle(account_id):
-        pass
-
-    app.finalize()
-    return resolve_options(app.tasks["bank.settle"], read_settings(app))
-
-
-def origins(*, conf: dict[str, Any] | None = None, **options: Any) -> dict[str, str]:
-    """Return from where each option of a task comes; arguments as `resolve`."""
+def settle_of(conf: dict[str, Any] | None, **options: Any) -> Any:
+    """Declare a task in an app with this configuration."""
     app = Celery("options", broker="memory://", set_as_current=False)
     app.conf.update(conf or {})
 
@@ -42,8 +30,20 @@ def origins(*, conf: dict[str, Any] | None = None, **options: Any) -> dict[str, 
         pass
 
     app.finalize()
-    task = app.tasks["bank.settle"]
-    return origins_of(type(task), read_settings(app), MODES["while_executing"])
+    return app.tasks["bank.settle"]
+
+
+def resolve(*, base: type = Task, conf: dict[str, Any] | None = None, **options: Any) -> Any:
+    task = settle_of(conf, base=base, **options)
+    return resolve_options(task, read_settings(task.app))
+
+
+def origins(
+    *, mode: str = "while_executing", conf: dict[str, Any] | None = None, **options: Any
+) -> dict[str, str]:
+    """Return from where each option of a task comes; arguments as `resolve`."""
+    task = settle_of(conf, **options)
+    return origins_of(type(task), read_settings(task.app), MODES[mode])
 
 
 def refused(message: str, **options: Any) -> str:
@@ -305,62 +305,59 @@ def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], message:
     assert refused(message, **options).startswith("task 'bank.settle': ")
 
 
-def test_an_unknown_option_in_an_annotation_is_refused() -> None:
-    conf = {"task_annotations": {"*": {"lock_tll": 3}}}
-    refused("lock_tll is unknown; did you mean lock_ttl?", conf=conf)
-
-
-def test_an_unknown_option_of_a_base_class_is_refused() -> None:
-    class Misspelt(Task):
-        lock_keys = "account:{account_id}"
-
-    refused("lock_keys is unknown; did you mean lock_key?", base=Misspelt)
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [("lockkey", "key"), ("lockTtl", "ttl"), ("lok_key", "key"), ("redlock_wait", "wait")],
-)
-def test_a_name_that_is_surely_meant_as_an_option_is_refused(name: str, meant: str) -> None:
-    refused(f"{name} is unknown; did you mean lock_{meant}?", **{name: 3})
-
-
-def test_such_a_name_is_refused_whatever_its_value() -> None:
-    refused("lok_key is unknown; did you mean lock_key?", lok_key=None)
+class Misspelt(Task):
+    abstract = True
+    lock_tll = 3
 
 
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
+        *(("lockkey", "lock_key"), ("lockTtl", "lock_ttl"), ("lok_key", "lock_key")),
+        ("redlock_wait", "lock_wait"),
+        # Of other packages.
         ("unique_on", "lock_key"),
         ("unlock_before_run", "lock_mode='until_executing'"),
         ("lock_expiry", "lock_queue_ttl"),
         ("raise_on_duplicate", "lock_on_duplicate='raise'"),
     ],
 )
-def test_an_option_of_another_package_is_refused_with_ours(name: str, meant: str) -> None:
+def test_a_name_that_is_surely_meant_as_an_option_is_refused_with_it(name: str, meant: str) -> None:
     refused(f"{name} is unknown; did you mean {meant}?", **{name: 3})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"lock_tll": None},
+        {"conf": {"task_annotations": {"*": {"lock_tll": 3}}}},
+        {"base": Misspelt},
+    ],
+    ids=["whatever its value", "in an annotation", "of a base class"],
+)
+def test_such_a_name_is_refused(arguments: dict[str, Any]) -> None:
+    refused("lock_tll is unknown; did you mean lock_ttl?", **arguments)
 
 
 def test_the_option_of_celery_once_is_refused_with_ours() -> None:
     refused("once is unknown; did you mean lock_mode='until_executed'?", once={"graceful": True})
 
 
-@pytest.mark.parametrize("other", [{"once": lambda self: None}, {"unique_on": None}])
-def test_an_applications_own_attribute_of_such_a_name_is_none_of_ours(other: Any) -> None:
-    assert resolve(lock_ttl=3, **other).ttl == 3
+OURS = type("Ours", (Task,), {"lock_holder": lambda self: None, "__module__": "celery_redlock.x"})
 
 
-@pytest.mark.parametrize("name", ["clock_key", "block_key", "look_key", "wait", "key", "ttl"])
-def test_an_attribute_that_only_resembles_an_option_is_the_applications(name: str) -> None:
-    assert resolve(lock_ttl=3, **{name: 3}).ttl == 3
-
-
-def test_our_own_methods_are_not_options() -> None:
-    base = type(
-        "Ours", (Task,), {"lock_holder": lambda self: None, "__module__": "celery_redlock.x"}
-    )
-    assert resolve(base=base, lock_ttl=3).ttl == 3
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        *({name: 3} for name in ("clock_key", "block_key", "look_key", "wait", "key", "ttl")),
+        {"once": lambda self: None},
+        {"unique_on": None},
+        {"base": OURS},
+    ],
+    ids=lambda attributes: "our own methods" if "base" in attributes else next(iter(attributes)),
+)
+def test_an_attribute_that_only_resembles_an_option_is_none(attributes: dict[str, Any]) -> None:
+    assert resolve(lock_ttl=3, **attributes).ttl == 3
 
 
 def test_a_skip_result_goes_with_skipping_and_with_a_function() -> None:

@@ -39,25 +39,16 @@ def test_the_check_of_an_option_accepts_a_timedelta_where_its_type_does(name: st
     assert accepts(name, timedelta(seconds=5)) == typed
 
 
-def test_options_reach_a_task_through_the_decorator() -> None:
+@pytest.mark.parametrize("through", ["the decorator", "a pattern"])
+def test_options_reach_a_task_through(through: str) -> None:
+    options = lock_options(lock_key="k", lock_ttl=7)
     app = Celery("typed", broker="memory://", set_as_current=False)
     app.conf.redlock_nodes = ["memory://typed"]
+    app.conf.redlock_tasks = {"*.job": options} if through == "a pattern" else None
+    declared = {"base": RedlockTask, **options} if through == "the decorator" else {}
 
-    @app.task(base=RedlockTask, shared=False, **lock_options(lock_key="k", lock_ttl=7))
-    def job() -> None:
-        pass
-
-    assert job.redlock_plan.options.ttl == 7
-
-
-def test_options_reach_a_task_through_a_pattern() -> None:
-    app = Celery("typed", broker="memory://", set_as_current=False)
-    app.conf.redlock_nodes = ["memory://typed"]
-    app.conf.redlock_tasks = {"*.job": lock_options(lock_key="k", lock_ttl=7)}
-
-    @app.task(name="typed.job", shared=False)
-    def job() -> None:
-        pass
+    @app.task(name="typed.job", shared=False, **declared)
+    def job() -> None: ...
 
     app.finalize()
     assert app.tasks["typed.job"].redlock_plan.options.ttl == 7

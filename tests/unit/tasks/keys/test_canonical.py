@@ -79,15 +79,10 @@ def as_lists(value: Any) -> Any:
     return value
 
 
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
 @given(VALUES)
-def test_a_value_keeps_its_text_through_kombus_json(value: Any) -> None:
-    content_type, encoding, body = dumps(value, serializer="json")
-    assert canonical(value) == canonical(loads(body, content_type, encoding))
-
-
-@given(VALUES)
-def test_a_value_keeps_its_text_through_pickle(value: Any) -> None:
-    content_type, encoding, body = dumps(value, serializer="pickle")
+def test_a_value_keeps_its_text_through(serializer: str, value: Any) -> None:
+    content_type, encoding, body = dumps(value, serializer=serializer)
     assert canonical(value) == canonical(loads(body, content_type, encoding, accept=[content_type]))
 
 

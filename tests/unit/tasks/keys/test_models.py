@@ -105,22 +105,13 @@ def test_a_dataclass_and_what_travels_in_its_place_make_one_key() -> None:
     assert maker.keys_for((box,), {}, "") == maker.keys_for((travels,), {}, "")
 
 
-def test_a_function_gets_the_models_on_both_sides() -> None:
-    maker = KeyMaker(task_of(in_list), lambda value: f"items:{value[0].b}")
-    assert (
-        maker.keys_for(([{"a": 1}],), {}, "")
-        == maker.keys_for(([Item(a=1)],), {}, "")
-        == keys_of(("items:5",))
-    )
-
-
-def test_a_template_gets_the_models_on_both_sides() -> None:
-    maker = KeyMaker(task_of(in_list), "item:{value[0].b}")
-    assert (
-        maker.keys_for(([{"a": 1}],), {}, "")
-        == maker.keys_for(([Item(a=1)],), {}, "")
-        == keys_of(("item:5",))
-    )
+@pytest.mark.parametrize(
+    "spec", [lambda value: f"item:{value[0].b}", "item:{value[0].b}"], ids=["function", "template"]
+)
+def test_a_key_is_made_of_the_models_on_both_sides(spec: Any) -> None:
+    maker = KeyMaker(task_of(in_list), spec)
+    for item in ({"a": 1}, Item(a=1)):
+        assert maker.keys_for(([item],), {}, "") == keys_of(("item:5",))
 
 
 def one_of_two(value: list[Item | Other]) -> None: ...

@@ -26,6 +26,7 @@ from celery_redlock.protocol.keys import Key
 from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.message.envelope import Envelope
 from tests.support.tasks import Bench
+from tests.unit.tasks.jobs import retry_once
 from tests.unit.tasks.keys.test_key_maker import settle, task_of
 
 TASK = task_of(settle)
@@ -284,13 +285,11 @@ def test_an_eager_call_has_the_same_key(bench: Bench, task: Any, always_eager: b
 
 def test_a_retry_has_the_same_key(bench: Bench) -> None:
     def body(self: Any, order: Any) -> str:
-        if self.request.retries == 0:
-            raise self.retry(countdown=0)
+        retry_once(self)
         return str(self.lease.key)
 
     task = bench.task(body, bind=True, lock_key=True, lock_mode="until_executed")
     request = bench.send(task, ORDER)
     key = task.lock_holder(ORDER).key
     bench.run(request)
-    again = bench.receive()
-    assert bench.run(again).value == key
+    assert bench.run(bench.receive()).value == key

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_redlock import Limit, Rate
-from celery_redlock.tasks.bootsteps import LockStep
 from tests.support.tasks import Bench
+from tests.unit.tasks.jobs import start_worker
 
 
 def declare(bench: Bench, **tasks: dict[str, Any]) -> None:
@@ -19,8 +18,7 @@ def declare(bench: Bench, **tasks: dict[str, Any]) -> None:
 
 
 def warnings(bench: Bench, caplog: pytest.LogCaptureFixture) -> list[str]:
-    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
-    LockStep(worker).create(worker)
+    start_worker(bench)
     return [line for line in caplog.messages if "give it different limits" in line]
 
 

@@ -20,7 +20,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, WINDOW
 from tests.support.waiting import TIMEOUT, wait_until
-from tests.unit.tasks.jobs import ALL_MODES
+from tests.unit.tasks.jobs import ALL_MODES, retry_once
 from tests.unit.tasks.limits.slots import LIMIT, QUEUE, limited, roles, taken
 
 #: The modes whose bodies run under the lock.
@@ -148,21 +148,28 @@ def test_a_step_of_a_chain_waits_for_a_slot_under_raise(bench: Bench) -> None:
     assert bench.run(following).value == "ran"
 
 
-@pytest.mark.parametrize("mode", ["while_executing", "until_and_while_executing"])
-def test_skip_skips_a_call_that_finds_all_slots_held(bench: Bench, mode: str) -> None:
+@pytest.fixture
+def two_hold(bench: Bench) -> list[Any]:
+    """The leases of two programs, which have all slots of the key."""
+    return [bench.elsewhere.acquire(Limit("k", 2), ttl=60) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "state"), [("skip", "SUCCESS"), ("raise", "FAILURE"), ("reject", "REJECTED")]
+)
+def test_a_call_that_finds_all_slots_held_follows_its_policy(
+    bench: Bench, two_hold: list[Any], policy: str, state: str
+) -> None:
+    options = {"lock_mode": "while_executing", "lock_on_conflict": policy, "acks_late": True}
+    assert bench.call(limited(bench, **options)).state == state
+
+
+def test_skip_skips_a_call_with_a_reserved_slot_that_finds_all_slots_held(
+    bench: Bench, two_hold: list[Any]
+) -> None:
+    mode = "until_and_while_executing"
     task = limited(bench, lock_mode=mode, lock_on_conflict="skip")
-    request = bench.send(task)
-    for _ in range(2):
-        bench.elsewhere.acquire(Limit("k", 2), ttl=60)
-    assert is_skipped(bench.run(request).value)
-
-
-def test_raise_fails_a_call_that_finds_all_slots_held(bench: Bench) -> None:
-    task = limited(bench, lock_mode="while_executing", lock_on_conflict="raise")
-    for _ in range(2):
-        bench.elsewhere.acquire(Limit("k", 2), ttl=60)
-    outcome = bench.call(task)
-    assert (outcome.state, type(outcome.value)) == ("FAILURE", LockContended)
+    assert is_skipped(bench.call(task).value)
 
 
 @pytest.mark.parametrize("mode", HANDED_ON)
@@ -183,12 +190,7 @@ def test_a_retry_keeps_its_slot(bench: Bench, mode: str) -> None:
 
 
 def test_nobody_gets_the_slot_between_a_run_and_its_retry(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        if not self.request.retries:
-            raise self.retry(countdown=1)
-
-    task = limited(bench, body, lock_limit=1)
-    bench.call(task)
+    bench.call(limited(bench, retry_once, lock_limit=1))
     with pytest.raises(LockContended):
         bench.elsewhere.acquire(Limit("k", 1), wait=0)
     assert bench.run(bench.receive()).state == "SUCCESS"
@@ -209,30 +211,32 @@ def test_a_retry_that_begins_in_another_slot_leaves_none_to_nobody(bench: Bench,
     assert roles(bench) == ([Role.FINISHED] if mode == "until_expired" else [])
 
 
-def test_until_expired_keeps_the_slot_for_the_window(bench: Bench) -> None:
-    task = limited(bench, lock_mode="until_expired")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lock_mode": "until_expired"},
+        {"lock_mode": "while_executing", "lock_at_least_for": WINDOW},
+    ],
+    ids=["until_expired, for the window", "lock_at_least_for"],
+)
+def test_a_slot_is_kept_after_the_body_by(bench: Bench, options: dict[str, Any]) -> None:
+    task = limited(bench, **options)
     bench.call(task)
     (usage,) = task.lock_usage()
     assert WINDOW / 2 < usage.holders[0].expires_in <= WINDOW
     assert usage.free == 1
 
 
-def test_lock_at_least_for_keeps_the_slot(bench: Bench) -> None:
-    task = limited(bench, lock_mode="while_executing", lock_at_least_for=WINDOW)
-    bench.call(task)
-    (usage,) = task.lock_usage()
-    assert WINDOW / 2 < usage.holders[0].expires_in <= WINDOW
-
-
-def test_with_lock_fair_the_message_that_has_waited_longest_goes_first(bench: Bench) -> None:
-    leases = [bench.elsewhere.acquire(Limit("k", 2), ttl=60) for _ in range(2)]
+def test_with_lock_fair_the_message_that_has_waited_longest_goes_first(
+    bench: Bench, two_hold: list[Any]
+) -> None:
     task = limited(bench, lock_mode="while_executing", lock_fair=True)
     waiting = []
     for request in [bench.send(task), bench.send(task)]:
         assert bench.run(request).state == "RETRY"
         waiting.append(bench.receive())
     late = bench.send(task)
-    leases[0].release()
+    two_hold[0].release()
     assert bench.run(late).state == "RETRY"
     assert bench.run(waiting[0]).state == "SUCCESS"
 
@@ -301,12 +305,11 @@ def test_all_keys_are_taken_or_none(bench: Bench) -> None:
 
 def test_the_body_knows_its_slot_by_the_key(bench: Bench) -> None:
     keys = ["a", Limit("k", 1), Limit("m", 1)]
-    task = limited(
-        bench,
-        lambda self: [self.lease.slots, current_lease().slot],
-        lock_limit=None,
-        lock_key=keys,
-    )
+
+    def body(self: Any) -> list[Any]:
+        return [self.lease.slots, current_lease().slot]
+
+    task = limited(bench, body, lock_limit=None, lock_key=keys)
     assert bench.call(task).value == [{"k": 0, "m": 0}, 0]
 
 
@@ -318,29 +321,17 @@ def test_a_body_knows_the_slots_of_its_own_keys_only(bench: Bench, mode: str) ->
 
 def test_the_slot_of_a_body_is_that_of_its_limit_and_not_that_of_its_rate(bench: Bench) -> None:
     """That of a rate is another's while this body still runs."""
-    task = limited(
-        bench,
-        lambda self: self.lease.slots,
-        lock_rate="100/s",
-        lock_limit=1,
-        lock_mode="until_executed",
-    )
+    options = {"lock_rate": "100/s", "lock_limit": 1, "lock_mode": "until_executed"}
+    task = limited(bench, lambda self: self.lease.slots, **options)
     for _ in range(3):
         assert bench.call(task).value == {"k": 0}
 
 
-def test_a_redelivery_of_a_message_that_has_ended_does_not_run(bench: Bench) -> None:
-    ran: list[int] = []
-    request = bench.send(limited(bench, lambda self: ran.append(1)))
-    for _ in range(2):
-        bench.run(request)
-    assert ran == [1]
-
-
-def test_under_apply_a_call_beyond_the_limit_waits_in_place(bench: Bench) -> None:
+def test_under_apply_a_call_beyond_the_limit_waits_in_place(
+    bench: Bench, two_hold: list[Any]
+) -> None:
     task = limited(bench, lock_mode="while_executing", lock_wait=TIMEOUT)
-    leases = [bench.elsewhere.acquire(Limit("k", 2), ttl=60) for _ in range(2)]
-    timer = threading.Timer(0.1, leases[0].release)
+    timer = threading.Timer(0.1, two_hold[0].release)
     timer.start()
     assert task.apply().get() == "ran"
     timer.join()
@@ -384,12 +375,7 @@ def test_a_message_that_waits_below_a_lowered_limit_has_its_slot_when_it_is_rais
     bench: Bench,
 ) -> None:
     allowed = [3]
-    task = limited(
-        bench,
-        lambda self: self.lease.slot,
-        lock_mode="until_executed",
-        lock_limit=lambda: allowed[0],
-    )
+    task = limited(bench, lambda self: self.lease.slot, lock_limit=lambda: allowed[0])
     upper = sorted([bench.send(task) for _ in range(3)], key=reserved_slots)[-1]
     allowed[0] = 2
     assert bench.run(upper).state == "RETRY"

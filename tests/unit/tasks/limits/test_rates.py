@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from celery.exceptions import Reject
@@ -23,7 +24,7 @@ from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import mark, role
-from tests.unit.tasks.jobs import ALL_MODES
+from tests.unit.tasks.jobs import ALL_MODES, counting, raising, redelivered, retry_once
 from tests.unit.tasks.limits.slots import RATE, rated, taken
 
 #: The modes in which the publisher counts a call, and those in which the worker counts a start.
@@ -33,9 +34,15 @@ AT_RUN = ("while_executing", "until_and_while_executing")
 PERIOD = 3672.0
 
 
-def fill(bench: Bench, rate: str = "2/h") -> None:
+#: Its starts are counted by the worker.
+started = partial(rated, lock_mode="while_executing")
+
+
+@pytest.fixture
+def full(bench: Bench) -> None:
+    """Two programs have had the key, as many as may within the hour."""
     for _ in range(2):
-        bench.elsewhere.acquire(Rate("k", rate))
+        bench.elsewhere.acquire(Rate("k", "2/h"))
 
 
 def delay_of(request: dict[str, Any]) -> float:
@@ -43,25 +50,20 @@ def delay_of(request: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
-def test_each_call_is_counted_once(bench: Bench, mode: str) -> None:
+def test_each_call_is_counted_once_and_one_beyond_the_rate_is_requeued(
+    bench: Bench, mode: str
+) -> None:
     task = rated(bench, lock_mode=mode)
     for number in (1, 2):
         assert bench.call(task).value == "ran"
         assert len(taken(bench, RATE)) == number
+    assert bench.call(task).state == "RETRY"
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_a_call_is_counted_where_the_lock_is_acquired(bench: Bench, mode: str) -> None:
     bench.send(rated(bench, lock_mode=mode))
     assert len(taken(bench, RATE)) == (1 if mode in AT_PUBLISH else 0)
-
-
-@pytest.mark.parametrize("mode", ALL_MODES)
-def test_a_call_beyond_the_rate_is_requeued(bench: Bench, mode: str) -> None:
-    task = rated(bench, lock_mode=mode)
-    for _ in range(2):
-        bench.call(task)
-    assert bench.call(task).state == "RETRY"
 
 
 @pytest.mark.parametrize("mode", ALL_MODES)
@@ -120,7 +122,7 @@ def test_a_message_beyond_the_rate_comes_back_at_its_turn(bench: Bench, mode: st
 
 
 def test_each_waiter_has_a_turn_of_its_own(bench: Bench) -> None:
-    task = rated(bench, lock_mode="while_executing", lock_rate="1/m")
+    task = started(bench, lock_rate="1/m")
     bench.call(task)
     delays = []
     for _ in range(3):
@@ -135,41 +137,35 @@ def test_one_whose_turn_ends_in_a_split_vote_comes_back_soon(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = limited_key(Rate("k", "2/h"))
-
-    def split(*_: object, **__: object) -> NoReturn:
-        raise Refusal(key, None, PERIOD, True, (key,), (key,)).error(
-            "nodes granted different slots"
-        )
-
-    monkeypatch.setattr(Client, "acquire_for_task", split)
-    bench.call(rated(bench, lock_mode="while_executing"))
+    split = Refusal(key, None, PERIOD, True, (key,), (key,)).error("nodes granted different slots")
+    monkeypatch.setattr(Client, "acquire_for_task", raising(split))
+    bench.call(started(bench))
     assert delay_of(bench.receive()) <= FIRST_DELAY
 
 
+@pytest.mark.usefixtures("full")
 def test_the_requeue_states_the_next_turn_in_words(bench: Bench) -> None:
-    fill(bench)
-    outcome = bench.call(rated(bench, lock_mode="while_executing"))
+    outcome = bench.call(started(bench))
     assert isinstance(outcome.value, Requeued)
     assert "lock 'k' has its next turn in 3,6" in str(outcome.value)
 
 
+@pytest.mark.usefixtures("full")
 def test_nobody_wakes_a_message_that_waits_for_a_rate(bench: Bench) -> None:
-    fill(bench)
-    bench.call(rated(bench, lock_mode="while_executing"))
+    bench.call(started(bench))
     assert Envelope.read(bench.receive()).waits_for == ()
 
 
+@pytest.mark.usefixtures("full")
 def test_a_message_is_requeued_for_no_longer_than_a_broker_keeps_it(bench: Bench) -> None:
     bench.app.conf.broker_transport_options = {"visibility_timeout": 300}
-    fill(bench)
-    bench.call(rated(bench, lock_mode="while_executing"))
+    bench.call(started(bench))
     assert delay_of(bench.receive()) == pytest.approx(150, abs=5)
 
 
+@pytest.mark.usefixtures("full")
 def test_a_message_is_requeued_to_the_end_of_its_time_and_gives_up_then(bench: Bench) -> None:
-    fill(bench)
-    task = rated(bench, lock_mode="while_executing", lock_give_up_after=60)
-    bench.call(task)
+    bench.call(started(bench, lock_give_up_after=60))
     again = bench.receive()
     assert delay_of(again) == pytest.approx(60, abs=5)
     again[HEADER]["first_seen"] -= 60
@@ -177,53 +173,38 @@ def test_a_message_is_requeued_to_the_end_of_its_time_and_gives_up_then(bench: B
     assert (outcome.state, type(outcome.value)) == ("FAILURE", LockNotAcquired)
 
 
-def test_a_turn_that_is_near_is_waited_for_in_the_process(bench: Bench) -> None:
-    task = rated(bench, lock_mode="while_executing", lock_rate="1/s", lock_wait=10)
+@pytest.mark.parametrize("how", ["in the process", "under apply()", "where tasks are eager"])
+def test_a_turn_that_is_near_is_waited_for(bench: Bench, how: str) -> None:
+    bench.app.conf.task_always_eager = how == "where tasks are eager"
+    task = started(bench, lambda self: time.monotonic(), lock_rate="1/s", lock_wait=10)
+    calls = {
+        "in the process": lambda: bench.call(task).value,
+        "under apply()": lambda: task.apply().get(),
+        "where tasks are eager": lambda: task.delay().get(),
+    }
     before = time.monotonic()
-    bench.call(task)
-    assert bench.call(task).value == "ran"
-    assert time.monotonic() - before > 1.0
-
-
-def test_under_apply_a_call_beyond_the_rate_waits_in_place(bench: Bench) -> None:
-    task = rated(bench, lambda self: time.monotonic(), lock_mode="while_executing", lock_rate="1/s")
-    before = time.monotonic()
-    times = [task.apply().get() for _ in range(2)]
+    times = [calls[how]() for _ in range(2)]
     assert times[1] - before > 1.0
 
 
-def test_tasks_that_are_always_eager_keep_to_the_rate(bench: Bench) -> None:
-    bench.app.conf.task_always_eager = True
-    task = rated(bench, lambda self: time.monotonic(), lock_rate="1/s")
-    before = time.monotonic()
-    times = [task.delay().get() for _ in range(2)]
-    assert times[1] - before > 1.0
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize(
+    ("policy", "state", "value_type"),
+    [
+        ("skip", "SUCCESS", dict),
+        ("raise", "FAILURE", LockContended),
+        ("reject", "REJECTED", Reject),
+    ],
+)
+def test_a_start_beyond_the_rate_follows_its_policy(
+    bench: Bench, policy: str, state: str, value_type: type
+) -> None:
+    outcome = bench.call(started(bench, lock_on_conflict=policy, acks_late=True))
+    assert (outcome.state, type(outcome.value)) == (state, value_type)
 
 
-def test_skip_skips_a_start_beyond_the_rate(bench: Bench) -> None:
-    fill(bench)
-    task = rated(bench, lock_mode="while_executing", lock_on_conflict="skip")
-    assert is_skipped(bench.call(task).value)
-
-
-def test_raise_fails_a_start_beyond_the_rate(bench: Bench) -> None:
-    fill(bench)
-    task = rated(bench, lock_mode="while_executing", lock_on_conflict="raise")
-    outcome = bench.call(task)
-    assert (outcome.state, type(outcome.value)) == ("FAILURE", LockContended)
-
-
-def test_reject_rejects_a_start_beyond_the_rate(bench: Bench) -> None:
-    fill(bench)
-    task = rated(bench, lock_mode="while_executing", lock_on_conflict="reject", acks_late=True)
-    outcome = bench.call(task)
-    assert isinstance(outcome.value, Reject)
-    assert not outcome.value.requeue
-
-
-def test_a_message_beyond_a_rate_does_not_count(bench: Bench) -> None:
-    keys = [Rate("k", "2/h"), "plain"]
-    task = rated(bench, lock_mode="while_executing", lock_rate=None, lock_key=keys)
+def test_a_message_that_does_not_start_does_not_count(bench: Bench) -> None:
+    task = started(bench, lock_rate=None, lock_key=[Rate("k", "2/h"), "plain"])
     bench.elsewhere.acquire("plain", ttl=60)
     assert bench.call(task).state == "RETRY"
     assert taken(bench, RATE) == {}
@@ -231,42 +212,29 @@ def test_a_message_beyond_a_rate_does_not_count(bench: Bench) -> None:
 
 def test_any_number_of_bodies_runs_at_once_under_a_rate(bench: Bench) -> None:
     def body(self: Any, depth: int) -> int:
-        if depth:
-            return bench.call(self, depth - 1).value + 1
-        return 0
+        return bench.call(self, depth - 1).value + 1 if depth else 0
 
-    task = rated(bench, body, lock_mode="while_executing", lock_rate="5/h")
-    assert bench.call(task, 4).value == 4
+    assert bench.call(started(bench, body, lock_rate="5/h"), 4).value == 4
 
 
-def test_a_retry_is_another_start(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        if not self.request.retries:
-            raise self.retry(countdown=1)
-
-    bench.call(rated(bench, body, lock_mode="while_executing"))
+@pytest.mark.parametrize(
+    ("options", "counted"),
+    [({"lock_mode": "while_executing"}, 2), ({"lock_limit": 2}, 1)],
+    ids=["another start", "the same call if it gets the slot of its limit"],
+)
+def test_a_retry_is(bench: Bench, options: dict[str, Any], counted: int) -> None:
+    bench.call(rated(bench, retry_once, **options))
     assert bench.run(bench.receive()).state == "SUCCESS"
-    assert len(taken(bench, RATE)) == 2
-
-
-def test_a_retry_that_gets_the_slot_of_its_limit_is_the_same_call(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        if not self.request.retries:
-            raise self.retry(countdown=1)
-
-    bench.call(rated(bench, body, lock_limit=2))
-    assert bench.run(bench.receive()).state == "SUCCESS"
-    assert len(taken(bench, RATE)) == 1
+    assert len(taken(bench, RATE)) == counted
 
 
 @pytest.mark.parametrize("mode", AT_PUBLISH)
 def test_a_redelivery_is_not_counted_again(bench: Bench, mode: str) -> None:
-    ran: list[int] = []
-    request = bench.send(rated(bench, lambda self: ran.append(1), lock_mode=mode))
-    for redelivered in (False, True):
-        info = {**request["delivery_info"], "redelivered": redelivered}
-        bench.run(request, delivery_info=info)
-    assert (ran, len(taken(bench, RATE))) == ([1], 1)
+    task, runs = counting(rated, bench, lock_mode=mode)
+    request = bench.send(task)
+    for delivery in (request, redelivered(request)):
+        bench.run(delivery)
+    assert (len(runs), len(taken(bench, RATE))) == (1, 1)
 
 
 @pytest.mark.parametrize("mode", AT_PUBLISH)
@@ -282,18 +250,15 @@ def test_the_body_has_a_lease_of_its_key_and_no_slot(bench: Bench, mode: str) ->
     assert bench.call(task).value == ["k", None]
 
 
+@pytest.mark.usefixtures("full")
 @pytest.mark.parametrize(("policy", "skipped"), [("requeue", False), ("skip", True)])
 def test_a_tick_beyond_the_rate_waits_or_is_skipped(
     bench: Bench, policy: str, skipped: bool
 ) -> None:
-    fill(bench)
-    task = rated(bench, lock_mode="while_executing", lock_on_conflict=policy)
+    task = started(bench, lock_on_conflict=policy)
     outcome = bench.run(send_tick(bench, task, tick()))
     assert (is_skipped(outcome.value), outcome.state == "RETRY") == (skipped, not skipped)
 
 
 def test_a_body_under_a_rate_alone_cannot_lose_its_lock(bench: Bench) -> None:
-    def body(self: Any) -> float:
-        return float(self.lease.expires_in)
-
-    assert bench.call(rated(bench, body, lock_mode="while_executing")).value == math.inf
+    assert bench.call(started(bench, lambda self: self.lease.expires_in)).value == math.inf

@@ -12,7 +12,6 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, WINDOW, declare, free, mark, owned_by
 from tests.unit.tasks import jobs
-from tests.unit.tasks.jobs import sent_without
 
 
 def counting(bench: Bench, **options: Any) -> tuple[Any, list[str]]:
@@ -57,13 +56,6 @@ def test_it_is_skipped_while_the_first_runs(bench: Bench, mode: str) -> None:
     first, again = sent_twice(bench, task)
     bench.run(first)
     assert found == ["skipped"]
-
-
-def test_a_second_delivery_of_a_skipped_one_is_ignored(bench: Bench) -> None:
-    task, _ = counting(bench)
-    first, again = sent_twice(bench, task)
-    bench.run(first)
-    assert [bench.run(again).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
 
 
 def test_it_runs_when_the_first_was_revoked(bench: Bench, mode: str, revoked: list[str]) -> None:
@@ -142,14 +134,6 @@ def test_the_window_of_the_first_does_not_let_it_run(bench: Bench) -> None:
     free(bench)
     assert bench.run(again).value == "skipped"
     assert runs == [first["id"]]
-
-
-def test_a_message_without_a_lock_is_a_duplicate_at_first_sight(
-    bench: Bench, no_waiting: None
-) -> None:
-    request = sent_without(bench, lock_wait=30, lock_skip_result="skipped")
-    owned_by(bench, "other")
-    assert bench.run(request).value == "skipped"
 
 
 def test_a_call_of_another_task_with_the_key_is_no_repetition(bench: Bench) -> None:

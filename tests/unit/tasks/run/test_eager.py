@@ -9,12 +9,11 @@ import pytest
 from celery import chain
 
 from celery_redlock import is_skipped
-from celery_redlock.core import client_of
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run import contention
 from tests.support.tasks import Bench
-from tests.support.unique import QUEUE, declare, owned_by, role, value
+from tests.support.unique import QUEUE, declare, role, value
 from tests.unit.tasks.jobs import raising
 
 
@@ -77,19 +76,6 @@ def test_a_task_is_not_waited_for_by_what_it_runs_itself(bench: Bench) -> None:
     began = time.monotonic()
     assert bench.call(task).value == "outer"
     assert time.monotonic() - began < 30
-
-
-def test_a_plain_call_in_the_body_neither_locks_nor_ends_anything(bench: Bench) -> None:
-    def body(self: Any, depth: int = 0) -> list[Any]:
-        return [*(self(1) if depth == 0 else []), str(role(bench))]
-
-    assert bench.call(declare(bench, body)).value == ["running", "running"]
-
-
-def test_under_apply_the_lock_of_another_is_waited_for_where_it_only_delays(bench: Bench) -> None:
-    owned_by(bench, "other", place="redlock:k").release()
-    client_of(bench.elsewhere).acquire_for_task(("k",), ttl=0.3, label="somebody")
-    assert declare(bench).apply().get() == "ran"
 
 
 def test_an_eager_call_that_waits_for_a_paused_key_asks_its_policy_after_that(bench: Bench) -> None:

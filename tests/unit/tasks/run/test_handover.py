@@ -66,15 +66,6 @@ def test_after_the_last_retry_the_lock_is_as_after_any_run(bench: Bench, mode: s
     assert role(bench) == (Role.FINISHED if mode == "until_expired" else None)
 
 
-def test_retries_do_not_begin_another_window(bench: Bench) -> None:
-    request = bench.send(declare(bench, retry_once, lock_mode="until_expired"))
-    bench.run(request)
-    again = bench.receive()
-    until = Envelope.read(request).window_until
-    # Counted anew on the worker's clock, from milliseconds that the node has told.
-    assert Envelope.read(again).window_until == pytest.approx(until, abs=0.5)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_runs_its_retry(bench: Bench, mode: str) -> None:
     bench.run(bench.send(declare(bench, retry_once, lock_mode=mode)))

@@ -11,7 +11,6 @@ from celery import Task
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import Lease, RedlockTask, current_lease
-from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import owner_label
 from celery_redlock.tasks.run import running_lock
 from tests.support.tasks import Bench
@@ -73,12 +72,15 @@ def test_a_plain_call_does_not_lock(bench: Bench) -> None:
     assert job(bench, lambda self: bench.is_held("k"))() is False
 
 
-def test_a_plain_call_inside_its_own_body_neither_locks_nor_releases(bench: Bench) -> None:
+@pytest.mark.parametrize("declared", [job, declare])
+def test_a_plain_call_inside_its_own_body_neither_locks_nor_releases(
+    bench: Bench, declared: Any
+) -> None:
     def body(self: Any, depth: int = 1) -> list[Any]:
         inner = self(depth=0) if depth else []
         return [*inner, self.lease.fencing_token, bench.is_held("k")]
 
-    inner_token, inner_held, token, held = bench.call(job(bench, body)).value
+    inner_token, inner_held, token, held = bench.call(declared(bench, body)).value
     assert (inner_token, inner_held, held) == (token, True, True)
 
 
@@ -137,22 +139,6 @@ def test_the_arguments_decide_the_key_also_when_they_have_defaults(bench: Bench)
 
     task = job(bench, body, lock_key="{account_id}:{amount}")
     assert bench.call(task, 7).value == "7:0"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lock_tttl": 3}, "lock_tttl is unknown; did you mean lock_ttl"),
-        ({"lock_key": "{acount}"}, "acount"),
-    ],
-    ids=["a wrong option", "a template that names no argument"],
-)
-def test_a_declaration_fails_when_the_app_is_finalized_for(
-    bench: Bench, options: dict[str, Any], message: str
-) -> None:
-    job(bench, lambda self, account: None, **options)
-    with pytest.raises(ConfigurationError, match=message):
-        bench.app.finalize()
 
 
 def test_a_class_based_task_locks(bench: Bench) -> None:

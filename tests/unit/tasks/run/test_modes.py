@@ -153,13 +153,6 @@ def test_the_mark_lasts_for_the_dedupe_window(bench: Bench) -> None:
     assert 450 < left(bench, mark(bench, request)) <= 500
 
 
-def test_the_window_counts_from_the_publish_and_not_from_the_run(bench: Bench) -> None:
-    request = bench.send(declare(bench, lock_mode="until_expired"))
-    request[HEADER]["window_until"] -= 60
-    bench.run(request)
-    assert 30 < left(bench) <= WINDOW - 60
-
-
 def test_a_window_that_is_over_when_the_body_ends_leaves_nothing(bench: Bench) -> None:
     request = bench.send(declare(bench, lock_mode="until_expired"))
     request[HEADER]["window_until"] = 1.0
@@ -198,17 +191,6 @@ def test_a_lock_of_another_key_template_is_given_up_and_the_task_runs(
     assert bench.run(request).value == "ran"
     assert value(bench, "redlock:before") is None
     assert "Let publishers and workers run the same code" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "header",
-    ["text", 7, ["list"], {"lock": "text"}, {"lock": {"keys": [], "owner": 1}}, {"nonce": 3}],
-    ids=["text", "number", "list", "no lock", "no keys", "no nonce"],
-)
-def test_a_header_that_makes_no_sense_is_no_obstacle(bench: Bench, header: Any) -> None:
-    request = bench.send(declare(bench))
-    free(bench)
-    assert bench.run({**request, HEADER: header}).value == "ran"
 
 
 def test_arguments_that_make_no_key_fail_the_task_and_free_its_lock(bench: Bench) -> None:

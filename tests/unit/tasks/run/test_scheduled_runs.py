@@ -62,14 +62,6 @@ def test_beats_that_name_no_ticks_start_runs_too(bench: Bench) -> None:
     assert bench.run(send_unnamed(bench, task)).value == "skipped"
 
 
-def test_a_queued_run_waits_in_the_queue(bench: Bench) -> None:
-    task = job(bench, "requeue")
-    other = occupy(bench)
-    assert bench.run(send_tick(bench, task, tick())).state == "RETRY"
-    other.release()
-    assert bench.run(bench.receive()).value == "ran"
-
-
 def test_a_queued_run_gives_up_in_the_end(bench: Bench) -> None:
     task = job(bench, "requeue", lock_give_up_after=50)
     occupy(bench)

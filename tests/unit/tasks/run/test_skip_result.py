@@ -49,18 +49,13 @@ def test_none_is_the_result_where_the_app_asks_for_it(conf: dict[str, Any]) -> N
     assert bench.call(job(bench, lock_on_conflict="skip")).value is None
 
 
-def test_a_run_that_comes_too_late_ends_with_the_reason(bench: Bench) -> None:
-    task = job(bench, lock_starting_deadline=60)
-    outcome = bench.run(send_tick(bench, task, tick_now(-100)))
-    assert "lock_starting_deadline = 60 s ended" in outcome.value["reason"]
-
-
-def test_a_run_that_comes_too_late_sends_the_event_of_a_skip(bench: Bench) -> None:
+def test_a_run_that_comes_too_late_ends_with_the_reason_and_sends_it(bench: Bench) -> None:
     sent = bench.watch_monitor_events()
-    request = send_tick(bench, job(bench, lock_starting_deadline=60), tick_now(-100))
-    value = bench.run(request).value
+    task = job(bench, lock_starting_deadline=60)
+    reason = bench.run(send_tick(bench, task, tick_now(-100))).value["reason"]
+    assert "lock_starting_deadline = 60 s ended" in reason
     ((kind, fields),) = wait_until(lambda: sent)
-    assert (kind, fields["reason"]) == ("redlock-skipped", value["reason"])
+    assert (kind, fields["reason"]) == ("redlock-skipped", reason)
 
 
 @pytest.mark.parametrize("serializer", sorted(registry.name_to_type))

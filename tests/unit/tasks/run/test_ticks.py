@@ -18,7 +18,7 @@ from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
 from tests.support.unique import KEY, free, holder, left, role, value
-from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job, raising, retry_once
+from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job, retry_once
 
 
 @pytest.fixture(autouse=True)
@@ -102,37 +102,6 @@ def test_what_becomes_of_a_copy_is_said_with_its_tick(bench: Bench, caplog: Any)
         bench.run(copy)
     due = tick().due_at.isoformat()
     assert f"came once more for entry '{ENTRY}', due at {due}, after it had" in caplog.text
-
-
-def test_the_copy_of_a_tick_is_put_back_until_the_result_is_stored(bench: Bench) -> None:
-    task, runs = counting(job, bench)
-    states: list[str] = []
-    copy = send_tick(bench, task, tick())
-    before_next(task.backend, "mark_as_done", lambda: states.append(bench.run(copy).state))
-    bench.run(send_tick(bench, task, tick()))
-    assert (states, len(runs), bench.queue_length) == (["IGNORED"], 1, 1)
-
-
-def test_the_copy_of_a_tick_whose_process_died_does_the_work(bench: Bench) -> None:
-    died: list[str] = []
-
-    def body(self: Any) -> str:
-        if not died:
-            died.append("once")
-            raise SystemExit(1)
-        return "ran"
-
-    task = job(bench, body)
-    first, copy = (send_tick(bench, task, tick()) for _ in range(2))
-    with pytest.raises(SystemExit):
-        bench.run(first)
-    assert bench.run(copy).value == "ran"
-
-
-def test_the_copy_of_a_failed_tick_is_ignored(bench: Bench) -> None:
-    task = job(bench, raising(ValueError("no")))
-    copies = [send_tick(bench, task, tick()) for _ in range(2)]
-    assert [bench.run(copy).state for copy in copies] == ["FAILURE", "IGNORED"]
 
 
 ENDINGS = {

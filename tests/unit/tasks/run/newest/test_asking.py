@@ -13,7 +13,7 @@ from celery_redlock.errors import LockContended, QuorumUnavailable
 from celery_redlock.signals import task_replaced
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
-from tests.support.events import counters
+from tests.support.events import counters, listening
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, send_unnamed, tick, tick_now
 from tests.support.unique import free, role, value
@@ -49,27 +49,12 @@ def test_a_newer_run_asks_the_older_and_leaves_its_lock_alone(bench: Bench) -> N
 
 
 def test_an_older_run_is_told_of_once_however_often_it_is_asked(bench: Bench) -> None:
-    heard: list[tuple[str, str]] = []
-
-    def hear(task_id: str, by: str, **_: Any) -> None:
-        heard.append((task_id, by))
-
     occupy_for(bench, -60)
     request = send_tick(bench, job(bench, "stop"), tick())
-    task_replaced.connect(hear, weak=False)
-    try:
+    with listening(task_replaced) as heard:
         for _ in range(3):
             bench.run(request)
-    finally:
-        task_replaced.disconnect(hear)
-    assert heard == [("other", request["id"])]
-
-
-def test_a_newer_run_runs_when_the_older_has_ended(bench: Bench) -> None:
-    other = occupy_for(bench, -60)
-    bench.run(send_tick(bench, job(bench, "stop"), tick()))
-    other.release()
-    assert bench.run(bench.receive()).value == "ran"
+    assert [(news["task_id"], news["by"]) for news in heard] == [("other", request["id"])]
 
 
 def test_an_older_run_gives_way_to_a_newer_and_does_not_run_later(bench: Bench) -> None:
@@ -81,13 +66,6 @@ def test_an_older_run_gives_way_to_a_newer_and_does_not_run_later(bench: Bench) 
     assert value(bench, COMPANION) == other.owner
     other.release()
     assert bench.run(copy).state == "IGNORED"
-
-
-def test_of_two_runs_of_one_moment_neither_replaces_the_other(bench: Bench) -> None:
-    other = occupy_for(bench, 0)
-    request = send_tick(bench, job(bench, "stop"), tick(entry="daily"))
-    assert bench.run(request).state == "RETRY"
-    assert value(bench, COMPANION) == other.owner
 
 
 def test_a_tick_replaces_the_run_of_a_program_that_began_before_it(bench: Bench) -> None:

@@ -10,16 +10,17 @@ import pytest
 
 from celery_redlock import Limit, LockContended, is_duplicate
 from celery_redlock.core import client_of
-from celery_redlock.core.client import Client
 from celery_redlock.signals import task_superseded
+from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
-from tests.support.events import counters
+from tests.support.events import counters, listening
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick_now
 from tests.support.unique import free, value
 from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks import jobs
+from tests.unit.tasks.jobs import before_next, retry_once
 from tests.unit.tasks.run.newest.company import COMPANION, job, next_one, occupy, told
 
 
@@ -74,34 +75,31 @@ def test_a_newer_call_asks_at_once_however_long_lock_wait_is(bench: Bench) -> No
 
 
 def test_a_call_that_is_replaced_says_by_which(bench: Bench) -> None:
-    heard: list[tuple[str, str]] = []
-
-    def hear(task_id: str, by: str, **_: Any) -> None:
-        heard.append((task_id, by))
-
     request = bench.send(job(bench))
     occupy(bench, sent_us=sent_us())
-    task_superseded.connect(hear, weak=False)
-    try:
+    with listening(task_superseded) as heard:
         bench.run(request)
-    finally:
-        task_superseded.disconnect(hear)
-    assert heard == [(request["id"], "other")]
+    assert [(news["task_id"], news["by"]) for news in heard] == [(request["id"], "other")]
 
 
-def test_of_two_calls_that_wait_the_newer_becomes_the_next(bench: Bench) -> None:
+@pytest.fixture
+def waiting(bench: Bench) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An older and a newer call, while one that is older than both has the lock."""
     occupy(bench, sent_us=sent_us(-1))
     task = job(bench)
-    older, newer = bench.send(task), bench.send(task)
-    for request in (older, newer):
+    return bench.send(task), bench.send(task)
+
+
+def test_of_two_calls_that_wait_the_newer_becomes_the_next(bench: Bench, waiting: Any) -> None:
+    for request in waiting:
         bench.run(request)
-    assert next_one(bench) == newer["id"]
+    assert next_one(bench) == waiting[1]["id"]
 
 
-def test_the_older_of_two_that_wait_ends_as_replaced_when_it_comes_back(bench: Bench) -> None:
-    occupy(bench, sent_us=sent_us(-1))
-    task = job(bench)
-    older, newer = bench.send(task), bench.send(task)
+def test_the_older_of_two_that_wait_ends_as_replaced_when_it_comes_back(
+    bench: Bench, waiting: Any
+) -> None:
+    older, newer = waiting
     bench.run(older)
     again = bench.receive()
     bench.run(newer)
@@ -109,49 +107,26 @@ def test_the_older_of_two_that_wait_ends_as_replaced_when_it_comes_back(bench: B
     assert (stored(bench, older), next_one(bench)) == ("REVOKED", newer["id"])
 
 
-def test_an_older_call_that_comes_after_a_newer_one_that_waits_ends_at_once(bench: Bench) -> None:
-    occupy(bench, sent_us=sent_us(-1))
-    task = job(bench)
-    older, newer = bench.send(task), bench.send(task)
+def test_an_older_call_that_comes_after_a_newer_one_that_waits_ends_at_once(
+    bench: Bench, waiting: Any
+) -> None:
+    older, newer = waiting
     bench.run(newer)
     bench.receive()
     assert bench.run(older).state == "IGNORED"
     assert (bench.queue_length, next_one(bench)) == (0, newer["id"])
 
 
-def asked_before(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, request: dict[str, Any], other: dict[str, Any]
-) -> str:
-    """Run a call, and have another one ask between its refusal and its own request."""
-    reserve, others = Client.reserve, [other]
-
-    def ask(self: Client, *args: Any, **kwargs: Any) -> Any:
-        if others:
-            bench.run(others.pop())
-        return reserve(self, *args, **kwargs)
-
-    monkeypatch.setattr(Client, "reserve", ask)
-    return bench.run(request).state
-
-
-def test_a_newer_call_takes_the_place_of_one_that_asked_just_before(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asks_first", [0, 1], ids=["the older", "the newer"])
+def test_of_two_calls_that_ask_at_once_the_newer_one_gets_the_place(
+    bench: Bench, waiting: Any, asks_first: int
 ) -> None:
-    occupy(bench, sent_us=sent_us(-1))
-    task = job(bench)
-    older, newer = bench.send(task), bench.send(task)
-    assert asked_before(bench, monkeypatch, newer, older) == "RETRY"
+    older, newer = waiting
+    first, second = waiting[asks_first], waiting[1 - asks_first]
+    # Between its refusal and its own request.
+    before_next(client_of(client_for(bench.app)), "reserve", lambda: bench.run(first))
+    assert bench.run(second).state == ("IGNORED" if second is older else "RETRY")
     assert next_one(bench) == newer["id"]
-
-
-def test_an_older_call_ends_when_a_newer_one_asked_just_before(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    occupy(bench, sent_us=sent_us(-1))
-    task = job(bench)
-    older, newer = bench.send(task), bench.send(task)
-    assert asked_before(bench, monkeypatch, older, newer) == "IGNORED"
-    assert (stored(bench, older), next_one(bench)) == ("REVOKED", newer["id"])
 
 
 def test_a_call_whose_place_has_expired_asks_anew(bench: Bench) -> None:
@@ -176,13 +151,7 @@ def test_the_next_one_runs_when_the_older_has_ended(bench: Bench) -> None:
 
 
 def test_a_retry_keeps_the_time_of_its_call(bench: Bench) -> None:
-    def body(self: Any) -> str:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return "ran"
-
-    task = job(bench, body=body)
-    first = bench.send(task)
+    first = bench.send(job(bench, body=retry_once))
     between = sent_us()
     bench.run(first)
     retry = bench.receive()
@@ -214,14 +183,6 @@ def test_a_call_waits_for_one_that_was_sent_at_the_same_time(bench: Bench) -> No
     request = bench.send(job(bench))
     other = occupy(bench, sent_us=round(request["redlock"]["sent"] * 1_000_000))
     assert bench.run(request).state == "RETRY"
-    assert value(bench, COMPANION) == other.owner
-
-
-def test_a_call_asks_no_other_task_to_stop(bench: Bench) -> None:
-    label = label_for(Role.RUNNING, "other", task="another", sent_us=sent_us(-1))
-    client = client_of(bench.elsewhere)
-    other = client.acquire_for_task(["k"], [COMPANION], ttl=60, label=label)
-    assert bench.call(job(bench)).state == "RETRY"
     assert value(bench, COMPANION) == other.owner
 
 

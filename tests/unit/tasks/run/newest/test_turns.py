@@ -12,18 +12,6 @@ from tests.support.waiting import wait_until
 from tests.unit.tasks.run.newest.company import COMPANION, job, next_one, occupy_for, told
 
 
-def test_an_older_run_that_waits_ends_once_a_newer_is_the_next(bench: Bench) -> None:
-    other = occupy_for(bench, -60)
-    task = job(bench, "stop")
-    bench.run(send_tick(bench, task, tick()))
-    older = bench.receive()
-    newer = send_tick(bench, task, tick(60))
-    assert bench.run(newer).state == "RETRY"
-    newer = bench.receive()
-    other.release()
-    assert [bench.run(request).state for request in (older, newer)] == ["IGNORED", "SUCCESS"]
-
-
 def test_a_newer_run_goes_before_one_that_waits_and_takes_a_free_lock_at_once(
     bench: Bench,
 ) -> None:
