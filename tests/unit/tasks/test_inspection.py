@@ -17,6 +17,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare as unique
 from tests.support.unique import mark, role
+from tests.unit.tasks.jobs import before_next, raising
 
 
 def declare(bench: Bench, **options: Any) -> Any:
@@ -32,11 +33,6 @@ def running(bench: Bench, key: str = "1", role: Role = Role.RUNNING) -> Any:
 
 def test_the_lock_keys_of_a_call_have_no_prefix(bench: Bench) -> None:
     assert declare(bench, lock_key=["a:{n}", "b"]).lock_keys(2) == ("a:2", "b")
-
-
-def test_a_task_without_a_lock_has_no_lock_keys(bench: Bench) -> None:
-    with pytest.raises(ConfigurationError, match="does not lock"):
-        bench.task(lambda: None).lock_keys()
 
 
 def test_nobody_holds_a_lock_that_is_free(bench: Bench) -> None:
@@ -107,13 +103,13 @@ def test_a_running_and_a_waiting_task_both_lose_theirs(bench: Bench) -> None:
     assert lease.release() is False
 
 
-def test_without_a_quorum_nobody_is_named(bench: Bench) -> None:
+@pytest.mark.parametrize("method", ["lock_holder", "release_lock", "revoke_queued"])
+def test_it_says_so_when_too_few_nodes_answer(bench: Bench, method: str) -> None:
     task = declare(bench)
+    task.delay(1)
     bench.node.kill()
     with pytest.raises(QuorumUnavailable):
-        task.lock_holder(1)
-    with pytest.raises(QuorumUnavailable):
-        task.release_lock(1)
+        getattr(task, method)(1)
 
 
 def test_a_call_that_makes_no_key_is_refused(bench: Bench) -> None:
@@ -121,12 +117,10 @@ def test_a_call_that_makes_no_key_is_refused(bench: Bench) -> None:
         declare(bench).lock_holder(1, 2, 3)
 
 
-def test_a_task_that_does_not_lock_has_no_holder(bench: Bench) -> None:
-    task = bench.task(lambda: None)
+@pytest.mark.parametrize("method", ["lock_keys", "lock_holder", "release_lock"])
+def test_a_task_that_does_not_lock_is_asked_in_vain(bench: Bench, method: str) -> None:
     with pytest.raises(ConfigurationError, match="job does not lock; give it a lock_key"):
-        task.lock_holder()
-    with pytest.raises(ConfigurationError, match="job does not lock; give it a lock_key"):
-        task.release_lock()
+        getattr(bench.task(lambda: None), method)()
 
 
 def test_a_message_that_waits_is_revoked_and_the_next_call_is_sent(
@@ -187,24 +181,12 @@ def test_a_task_that_locks_while_it_runs_has_no_message_to_revoke(bench: Bench) 
         task.revoke_queued()
 
 
-def test_it_says_so_when_too_few_nodes_answer(bench: Bench) -> None:
-    task = unique(bench)
-    task.delay()
-    bench.node.kill()
-    with pytest.raises(QuorumUnavailable):
-        task.revoke_queued()
-
-
-def test_a_revocation_that_was_broken_off_can_be_repeated(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revocation_that_was_broken_off_can_be_repeated(bench: Bench, revoked: list[str]) -> None:
     task = unique(bench)
     first = task.delay()
-    redlock = client_for(bench.app)
-    with monkeypatch.context() as broken:
-        broken.setattr(client_of(redlock), "evict", lambda *args: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            task.revoke_queued()
+    before_next(client_of(client_for(bench.app)), "evict", raising(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        task.revoke_queued()
     assert task.revoke_queued().task_id == first.id
     assert (bench.is_held("k"), revoked) == (False, [first.id])
 
@@ -220,12 +202,9 @@ def test_the_message_of_another_task_with_the_key_is_not_revoked(
 def test_a_broker_that_is_away_does_not_undo_a_revocation(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(task_id: str) -> None:
-        raise OSError("no broadcast")
-
     task = unique(bench)
     first = task.delay()
-    monkeypatch.setattr(bench.app.control, "revoke", fail)
+    monkeypatch.setattr(bench.app.control, "revoke", raising(OSError("no broadcast")))
     assert task.revoke_queued().task_id == first.id
     assert not bench.is_held("k")
 

@@ -116,7 +116,8 @@ def started(worker: Worker) -> list[str]:
     return worker.started
 
 
-def test_a_message_that_is_woken_starts(worker: Worker) -> None:
+def test_a_message_that_is_woken_starts_and_no_other(worker: Worker) -> None:
+    worker.receive("other")
     worker.receive("a")
     worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
@@ -149,13 +150,6 @@ def test_with_celery_before_5_7_it_is_found_among_all_timers(worker: Worker) -> 
     worker.receive("a")._eta_timer_entry = None
     worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
-
-
-def test_others_are_not_started(worker: Worker) -> None:
-    worker.receive("a")
-    worker.receive("b")
-    worker.waiting.on_wake("b", CHANNEL)
-    settle(worker, "b")
 
 
 def test_what_all_nodes_publish_starts_a_message_once(worker: Worker) -> None:
@@ -314,13 +308,17 @@ def test_a_message_that_was_revoked_does_not_enter_its_wait_queue_again(
     lease.release()
 
 
-def test_a_message_whose_key_is_held_waits(late: Worker, bench: Bench) -> None:
-    lease = bench.elsewhere.acquire("key")
-    late.receive("a")
+@pytest.mark.parametrize("taken", ["held", "paused"])
+def test_a_message_whose_key_is_taken_waits(late: Worker, bench: Bench, taken: str) -> None:
+    if taken == "held":
+        bench.elsewhere.acquire("key", ttl=60)
+        late.receive("a")
+    else:
+        bench.elsewhere.pause("key", 60)
+        receive_paused(late, "a")
     wait_until(lambda: late.waiting.has_looked)
     late.fire()
     assert late.started == []
-    lease.release()
 
 
 def test_of_a_limited_key_as_many_messages_start_as_slots_are_free(
@@ -427,16 +425,6 @@ def _ignore() -> None:
 def receive_paused(worker: Worker, *names: str) -> None:
     for since, name in enumerate(names):
         worker.receive(name, keys=(KEY, pause_of(KEY)), since=since)
-
-
-def test_messages_that_wait_for_a_pause_are_not_started_while_their_key_is_free(
-    late: Worker, bench: Bench
-) -> None:
-    bench.elsewhere.pause("key", 60)
-    receive_paused(late, "a")
-    wait_until(lambda: late.waiting.has_looked)
-    late.fire()
-    assert late.started == []
 
 
 def test_when_the_pause_is_over_the_oldest_one_starts(

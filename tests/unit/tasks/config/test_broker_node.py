@@ -20,10 +20,10 @@ from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.transport.addresses import parse_node
 
 
-def node(broker: Any, **conf: Any) -> str:
+def app_with(broker: Any, **conf: Any) -> Celery:
     app = Celery("nodes", broker=broker, set_as_current=False)
     app.conf.update(conf)
-    return node_from_broker(app)
+    return app
 
 
 PROVIDER = "redis.CredentialProvider"
@@ -32,25 +32,34 @@ asks = pytest.mark.skipif(
     reason="this version of kombu asks no code for user and password",
 )
 
+
+def credentials(*row: Any) -> Any:
+    """A row that asks code for user and password."""
+    return pytest.param(*row, marks=asks)
+
+
+#: A broker, its node, and what else the app is configured with.
 TRANSLATED = [
-    ("redis://", {}, "redis://127.0.0.1:6379/0"),
-    ("redis://h", {}, "redis://h:6379/0"),
-    ("redis://h:7/", {}, "redis://h:7/0"),
-    ("redis://h:7/3", {}, "redis://h:7/3"),
-    ("redis://:pw@h", {}, "redis://:pw@h:6379/0"),
-    ("redis://ana:p%40s%2Fs@h", {}, "redis://ana:p%40s%2Fs@h:6379/0"),
-    ("redis://ana@h", {}, "redis://ana@h:6379/0"),
-    ("redis://[::1]:7/2", {}, "redis://[::1]:7/2"),
-    (["redis://h/4"], {}, "redis://h:6379/4"),
-    ("redis://h", {"broker_password": "pw", "broker_vhost": "5"}, "redis://:pw@h:6379/5"),
-    ("rediss://h", {}, "rediss://h:6379/0?ssl_cert_reqs=none"),
+    ("redis://", "redis://127.0.0.1:6379/0", {}),
+    ("redis://h", "redis://h:6379/0", {}),
+    ("redis://h:7/", "redis://h:7/0", {}),
+    ("redis://h:7/3", "redis://h:7/3", {}),
+    ("redis://:pw@h", "redis://:pw@h:6379/0", {}),
+    ("redis://ana:p%40s%2Fs@h", "redis://ana:p%40s%2Fs@h:6379/0", {}),
+    ("redis://ana@h", "redis://ana@h:6379/0", {}),
+    ("redis://[::1]:7/2", "redis://[::1]:7/2", {}),
+    (["redis://h/4"], "redis://h:6379/4", {}),
+    ("redis://h", "redis://:pw@h:6379/5", {"broker_password": "pw", "broker_vhost": "5"}),
+    ("rediss://h", "rediss://h:6379/0?ssl_cert_reqs=none", {}),
     (
         "rediss://h/1?ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=/etc/ca.pem",
-        {},
         "rediss://h:6379/1?ssl_cert_reqs=required&ssl_ca_certs=%2Fetc%2Fca.pem",
+        {},
     ),
     (
         "redis://h",
+        "rediss://h:6379/0?ssl_cert_reqs=required&ssl_certfile=%2Fc&ssl_keyfile=%2Fk"
+        "&ssl_check_hostname=False",
         {
             "broker_use_ssl": {
                 "ssl_cert_reqs": ssl.CERT_REQUIRED,
@@ -59,35 +68,30 @@ TRANSLATED = [
                 "ssl_check_hostname": False,
             }
         },
-        "rediss://h:6379/0?ssl_cert_reqs=required&ssl_certfile=%2Fc&ssl_keyfile=%2Fk"
-        "&ssl_check_hostname=False",
     ),
-    ("redis+socket:///run/r.sock", {}, "unix:///run/r.sock?db=0"),
-    ("redis+socket://:pw@/run/r.sock?virtual_host=2", {}, "unix://:pw@/run/r.sock?db=2"),
-    pytest.param(
+    ("redis+socket:///run/r.sock", "unix:///run/r.sock?db=0", {}),
+    ("redis+socket://:pw@/run/r.sock?virtual_host=2", "unix://:pw@/run/r.sock?db=2", {}),
+    credentials(
         f"redis://ana:pw@h?credential_provider={PROVIDER}",
-        {},
         f"redis://h:6379/0?credential_provider={PROVIDER}",
-        marks=asks,
-    ),
-    pytest.param(
-        f"redis+socket://:pw@/run/r.sock?credential_provider={PROVIDER}",
         {},
+    ),
+    credentials(
+        f"redis+socket://:pw@/run/r.sock?credential_provider={PROVIDER}",
         f"unix:///run/r.sock?db=0&credential_provider={PROVIDER}",
-        marks=asks,
+        {},
     ),
 ]
 
 
-@pytest.mark.parametrize(("broker", "conf", "expected"), TRANSLATED)
-def test_a_plain_redis_broker_is_translated(broker: Any, conf: Any, expected: str) -> None:
-    assert node(broker, **conf) == expected
+@pytest.mark.parametrize(("broker", "expected", "conf"), TRANSLATED)
+def test_a_plain_redis_broker_is_translated(broker: Any, expected: str, conf: Any) -> None:
+    assert node_from_broker(app_with(broker, **conf)) == expected
 
 
-@pytest.mark.parametrize(("broker", "conf", "_"), TRANSLATED)
-def test_the_node_is_reached_as_kombu_reaches_the_broker(broker: Any, conf: Any, _: str) -> None:
-    app = Celery("nodes", broker=broker, set_as_current=False)
-    app.conf.update(conf)
+@pytest.mark.parametrize(("broker", "_", "conf"), TRANSLATED)
+def test_the_node_is_reached_as_kombu_reaches_the_broker(broker: Any, _: str, conf: Any) -> None:
+    app = app_with(broker, **conf)
     url = node_from_broker(app)
     parse_node(url)
     ours = redis.ConnectionPool.from_url(url)
@@ -103,59 +107,46 @@ def test_the_node_is_reached_as_kombu_reaches_the_broker(broker: Any, conf: Any,
 
 
 GROUP = {"master_name": "locks"}
+#: A broker, its node, what its Sentinels ask for, and what else the app is configured with.
 SENTINELS = [
-    ("sentinel://s1", {}, {}, "redis+sentinel://s1:26379/locks/0"),
-    ("sentinel://s1:7/3", {}, {}, "redis+sentinel://s1:7/locks/3"),
-    (
-        "sentinel://s1;sentinel://s2:7;sentinel://[::1]",
-        {},
-        {},
-        "redis+sentinel://s1:26379,s2:7,[::1]:26379/locks/0",
-    ),
-    (["sentinel://s1", "sentinel://s2"], {}, {}, "redis+sentinel://s1:26379,s2:26379/locks/0"),
+    ("sentinel://s1", "s1:26379/locks/0", {}, {}),
+    ("sentinel://s1:7/3", "s1:7/locks/3", {}, {}),
+    ("sentinel://s1;sentinel://s2:7;sentinel://[::1]", "s1:26379,s2:7,[::1]:26379/locks/0", {}, {}),
+    (["sentinel://s1", "sentinel://s2"], "s1:26379,s2:26379/locks/0", {}, {}),
     (
         "sentinel://ana:p%40s%2Fs@s1/2;sentinel://s2",
-        {},
-        {},
-        "redis+sentinel://ana:p%40s%2Fs@s1:26379,s2:26379/locks/2",
+        *("ana:p%40s%2Fs@s1:26379,s2:26379/locks/2", {}, {}),
     ),
-    (
-        "sentinel://:pw@s1;sentinel://:pw@s2",
-        {},
-        {},
-        "redis+sentinel://:pw@s1:26379,s2:26379/locks/0",
-    ),
+    ("sentinel://:pw@s1;sentinel://:pw@s2", ":pw@s1:26379,s2:26379/locks/0", {}, {}),
     (
         "sentinel://s1",
+        "s1:26379/locks/0?sentinel_username=eve&sentinel_password=s+p",
         {"username": "eve", "password": "s p", "socket_timeout": 3, "ssl": False},
         {},
-        "redis+sentinel://s1:26379/locks/0?sentinel_username=eve&sentinel_password=s+p",
     ),
     (
         "sentinel://s1",
+        "s1:26379/locks/0?sentinel_tls=false&ssl_cert_reqs=none",
         {},
         {"broker_use_ssl": {"ssl_cert_reqs": "none"}},
-        "rediss+sentinel://s1:26379/locks/0?sentinel_tls=false&ssl_cert_reqs=none",
     ),
     (
         "sentinel://s1",
+        "s1:26379/locks/0?ssl_cert_reqs=none",
         {"ssl": True, "ssl_cert_reqs": "none"},
         {"broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}},
-        "rediss+sentinel://s1:26379/locks/0?ssl_cert_reqs=none",
     ),
     (
         "sentinel://s1",
+        "s1:26379/locks/0?sentinel_tls=true&ssl_ca_certs=%2Fca",
         {"ssl": True, "ssl_ca_certs": "/ca"},
         {},
-        "redis+sentinel://s1:26379/locks/0?sentinel_tls=true&ssl_ca_certs=%2Fca",
     ),
-    ("sentinel://s1", {"ssl_ca_certs": "/ca"}, {}, "redis+sentinel://s1:26379/locks/0"),
-    pytest.param(
+    ("sentinel://s1", "s1:26379/locks/0", {"ssl_ca_certs": "/ca"}, {}),
+    credentials(
         f"sentinel://ana:pw@s1?credential_provider={PROVIDER};sentinel://s2",
-        {},
-        {},
-        f"redis+sentinel://s1:26379,s2:26379/locks/0?credential_provider={PROVIDER}",
-        marks=asks,
+        f"s1:26379,s2:26379/locks/0?credential_provider={PROVIDER}",
+        *({}, {}),
     ),
 ]
 #: What decides whom a connection reaches, and as which user: redis-py's arguments and attributes.
@@ -169,22 +160,22 @@ REACHED = {
 
 
 def sentinel_app(broker: Any, of_sentinels: Any, conf: Any) -> Celery:
-    app = Celery("nodes", broker=broker, set_as_current=False)
-    app.conf.broker_transport_options = {"sentinel_kwargs": of_sentinels, **GROUP}
-    app.conf.update(conf)
-    return app
+    options = {"sentinel_kwargs": of_sentinels, **GROUP}
+    return app_with(broker, broker_transport_options=options, **conf)
 
 
-@pytest.mark.parametrize(("broker", "of_sentinels", "conf", "expected"), SENTINELS)
+@pytest.mark.parametrize(("broker", "expected", "of_sentinels", "conf"), SENTINELS)
 def test_a_broker_behind_sentinels_is_translated(
-    broker: Any, of_sentinels: Any, conf: Any, expected: str
+    broker: Any, expected: str, of_sentinels: Any, conf: Any
 ) -> None:
-    assert node_from_broker(sentinel_app(broker, of_sentinels, conf)) == expected
+    scheme = "rediss" if "broker_use_ssl" in conf else "redis"
+    node = node_from_broker(sentinel_app(broker, of_sentinels, conf))
+    assert node == f"{scheme}+sentinel://{expected}"
 
 
-@pytest.mark.parametrize(("broker", "of_sentinels", "conf", "_"), SENTINELS)
+@pytest.mark.parametrize(("broker", "_", "of_sentinels", "conf"), SENTINELS)
 def test_sentinels_and_master_are_reached_as_kombu_reaches_them(
-    broker: Any, of_sentinels: Any, conf: Any, _: str
+    broker: Any, _: str, of_sentinels: Any, conf: Any
 ) -> None:
     app = sentinel_app(broker, of_sentinels, conf)
     found = parse_node(node_from_broker(app))
@@ -227,31 +218,24 @@ def _kombu_parameters(connection: Connection) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("options", "prefix"),
+    ("options", "nodes", "prefix"),
     [
-        ({}, "redlock:"),
-        (None, "redlock:"),
-        ({"global_keyprefix": ""}, "redlock:"),
-        ({"global_keyprefix": "staging:"}, "staging:redlock:"),
+        ({}, None, "redlock:"),
+        (None, None, "redlock:"),
+        ({"global_keyprefix": ""}, None, "redlock:"),
+        ({"global_keyprefix": "staging:"}, None, "staging:redlock:"),
+        ({"global_keyprefix": "staging:"}, ["redis://nodes-of-their-own"], "redlock:"),
     ],
 )
-def test_lock_keys_begin_with_the_broker_s_global_prefix(options: Any, prefix: str) -> None:
-    app = Celery("nodes", broker="redis://h", set_as_current=False)
-    app.conf.broker_transport_options = options
+def test_lock_keys_begin_with_the_broker_s_global_prefix(
+    options: Any, nodes: Any, prefix: str
+) -> None:
+    app = app_with("redis://h", broker_transport_options=options, redlock_nodes=nodes)
     assert read_settings(app).prefix_on_nodes == prefix
 
 
-def test_nodes_of_their_own_have_no_prefix_of_the_broker() -> None:
-    app = Celery("nodes", broker="redis://h", set_as_current=False)
-    app.conf.update(
-        redlock_nodes=["redis://lock"], broker_transport_options={"global_keyprefix": "staging:"}
-    )
-    assert read_settings(app).prefix_on_nodes == "redlock:"
-
-
 def test_a_global_prefix_that_is_no_string_is_refused_with_the_setting_to_write() -> None:
-    app = Celery("nodes", broker="redis://h", set_as_current=False)
-    app.conf.broker_transport_options = {"global_keyprefix": 7}
+    app = app_with("redis://h", broker_transport_options={"global_keyprefix": 7})
     with pytest.raises(ConfigurationError, match=r"global_keyprefix .* Set redlock_nodes"):
         client_for(app)
 

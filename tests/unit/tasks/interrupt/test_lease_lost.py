@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import re
 import signal
@@ -18,14 +17,8 @@ from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import SignalInterrupter
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT, wait_until
+from tests.unit.tasks.interrupt.losing import in_a_thread, in_this_thread, lose
 from tests.unit.tasks.jobs import job
-
-
-def lose(lease: Any) -> None:
-    """Lose a lease as the watchdog does: from another thread, which does not wait."""
-    # One call into the interpreter: `Thread.start` is Python code of the body, which the loss may
-    # strike half done.
-    _thread.start_new_thread(lease.mark_lost, ())
 
 
 def sleep_on(self: Any) -> None:
@@ -38,18 +31,6 @@ def work_on(self: Any) -> None:
     until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         pass
-
-
-def in_a_thread(call: Callable[[], Any]) -> Any:
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(call()))
-    thread.start()
-    thread.join()
-    return answers[0]
-
-
-def in_this_thread(call: Callable[[], Any]) -> Any:
-    return call()
 
 
 @pytest.mark.parametrize(

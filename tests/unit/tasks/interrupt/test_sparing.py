@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +14,8 @@ from celery_redlock.errors import LeaseLost
 from tests.support.cases import first_of
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT
+from tests.unit.tasks.interrupt.losing import in_a_thread, in_this_thread, lose
 from tests.unit.tasks.jobs import job
-
-
-def lose(lease: Any) -> None:
-    _thread.start_new_thread(lease.mark_lost, ())
 
 
 def work(seconds: float = TIMEOUT) -> None:
@@ -30,19 +25,13 @@ def work(seconds: float = TIMEOUT) -> None:
         pass
 
 
-def in_this_thread(call: Callable[[], Any]) -> Any:
-    return call()
-
-
-def in_a_thread(call: Callable[[], Any]) -> Any:
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(call()))
-    thread.start()
-    thread.join()
-    return answers[0]
-
-
 both = pytest.mark.parametrize("run", [in_this_thread, in_a_thread])
+
+
+def outcome_of(run: Callable[..., Any], bench: Bench, body: Any, **options: Any) -> Any:
+    """Declare a task, send it, and have it run in this thread or another."""
+    request = bench.send(job(bench, body, **options))
+    return run(lambda: bench.run(request))
 
 
 class Broker:
@@ -117,37 +106,26 @@ def test_a_loss_while_the_body_sends_a_message_is_raised_after_that(
     assert heard == ["1 sent", "lost"]
 
 
+RETRIES = {"autoretry_for": (ValueError,), "retry_kwargs": {"countdown": 0}}
+
+
 @both
+@pytest.mark.parametrize("options", [{}, RETRIES], ids=["retry", "automatic retry"])
 def test_a_loss_during_the_publish_of_a_retry_does_not_stop_it(
-    bench: Bench, broker: Broker, run: Callable[..., Any]
+    bench: Bench, broker: Broker, run: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     def body(self: Any) -> None:
         broker.lose_while_sending(self)
-        raise self.retry(countdown=0)
+        raise ValueError("try again") if options else self.retry(countdown=0)
 
-    request = bench.send(job(bench, body))
-    assert run(lambda: bench.run(request)).state == "RETRY"
+    assert outcome_of(run, bench, body, **options).state == "RETRY"
     assert bench.queue_length == 1
 
 
 @both
-def test_a_loss_during_the_publish_of_an_automatic_retry_does_not_stop_it(
-    bench: Bench, broker: Broker, run: Callable[..., Any]
-) -> None:
-    def body(self: Any) -> None:
-        broker.lose_while_sending(self)
-        raise ValueError("try again")
-
-    retries = {"autoretry_for": (ValueError,), "retry_kwargs": {"countdown": 0}}
-    request = bench.send(job(bench, body, **retries))
-    assert run(lambda: bench.run(request)).state == "RETRY"
-    assert bench.queue_length == 1
-
-
-@both
-@pytest.mark.parametrize("how", ["retry", "replace"])
+@pytest.mark.parametrize(("how", "state"), [("retry", "RETRY"), ("replace", "IGNORED")])
 def test_no_loss_is_raised_in_a_body_that_celery_has_ended(
-    bench: Bench, broker: Broker, run: Callable[..., Any], how: str
+    bench: Bench, broker: Broker, run: Callable[..., Any], how: str, state: str
 ) -> None:
     def body(self: Any) -> None:
         broker.lose_while_sending(self)
@@ -158,8 +136,7 @@ def test_no_loss_is_raised_in_a_body_that_celery_has_ended(
         finally:
             work(Broker.TIME)
 
-    request = bench.send(job(bench, body))
-    assert run(lambda: bench.run(request)).state == {"retry": "RETRY", "replace": "IGNORED"}[how]
+    assert outcome_of(run, bench, body).state == state
 
 
 @both
@@ -173,8 +150,7 @@ def test_a_body_goes_on_to_be_interrupted_where_it_has_no_retry_left(
             lose(self.lease)
             work()
 
-    request = bench.send(job(bench, body))
-    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+    assert isinstance(outcome_of(run, bench, body).value, LeaseLost)
 
 
 @both
@@ -213,8 +189,7 @@ def test_a_loss_waits_for_the_end_of_a_task_that_the_body_runs_eagerly(
     outer: list[Any] = []
     ended: list[Any] = []
     inner = job(bench, inside, name="inner", lock_key="inner")
-    request = bench.send(job(bench, body))
-    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+    assert isinstance(outcome_of(run, bench, body).value, LeaseLost)
     assert ended == ["whole"]
 
 
@@ -227,26 +202,21 @@ def test_a_task_that_the_body_runs_eagerly_hears_of_its_own_loss(
         work()
 
     inner = job(bench, inside, name="inner", lock_key="inner")
-    request = bench.send(job(bench, lambda self: repr(inner.apply().result)))
-    assert run(lambda: bench.run(request)).value.startswith("LeaseLost")
+    outcome = outcome_of(run, bench, lambda self: repr(inner.apply().result))
+    assert outcome.value.startswith("LeaseLost")
 
 
 @both
 def test_a_task_that_the_body_calls_plainly_is_part_of_it(
     bench: Bench, run: Callable[..., Any]
 ) -> None:
-    def inside(self: Any) -> None:
-        lose(outer[0])
+    def inside(self: Any, lease: Any) -> None:
+        lose(lease)
         work()
 
-    def body(self: Any) -> None:
-        outer.append(self.lease)
-        inner()
-
-    outer: list[Any] = []
     inner = bench.task(inside, name="inner", bind=True, autoretry_for=(OSError,))
-    request = bench.send(job(bench, body))
-    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+    outcome = outcome_of(run, bench, lambda self: inner(self.lease))
+    assert isinstance(outcome.value, LeaseLost)
 
 
 @both
@@ -268,8 +238,7 @@ def test_a_loss_while_the_body_logs_is_not_swallowed_by_logging(
         logger.info("goes on")
         work()
 
-    request = bench.send(job(bench, body))
-    assert isinstance(run(lambda: bench.run(request)).value, LeaseLost)
+    assert isinstance(outcome_of(run, bench, body).value, LeaseLost)
 
 
 @both

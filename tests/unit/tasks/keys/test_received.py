@@ -260,7 +260,6 @@ def test_a_worker_makes_the_key_of_the_publisher(
     finally:
         disable_insecure_serializers(["json"])
     reservation = Envelope.read(request).reservation
-    assert reservation is not None
     assert [bench.run(request).value] == [reservation.node_keys[0].removeprefix("redlock:")]
 
 

@@ -22,7 +22,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.cases import first_of
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, WINDOW, declare
-from tests.unit.tasks.jobs import ALL_MODES
+from tests.unit.tasks.jobs import ALL_MODES, raising
 
 #: Of a task that says nothing itself.
 DEFAULTS = LockOptions()
@@ -82,14 +82,10 @@ headers = st.fixed_dictionaries(
 ENDS = {
     "return": lambda self: "ran",
     "retry": lambda self: self.retry(countdown=0, max_retries=1),
-    "put back": lambda self: republish(),
+    "put back": raising(Reject("later", requeue=True)),
 }
 PLAIN = {"lock_mode": "while_executing"}
 POLICIES = ("requeue", "skip", "stop", "raise")
-
-
-def republish() -> None:
-    raise Reject("later", requeue=True)
 
 
 @pytest.mark.parametrize(

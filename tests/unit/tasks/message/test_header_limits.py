@@ -22,7 +22,7 @@ from tests.support.tasks import Bench
 from tests.support.ticks import mark as mark_of_tick
 from tests.support.ticks import send_tick, tick, tick_now
 from tests.support.unique import KEY, WINDOW, declare, free, left, owned_by, role, value
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, raising, retry_once
 
 LONG = "x" * 1_000_000
 HOUR = 3600.0
@@ -42,10 +42,6 @@ def forged(request: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 def forged_lock(request: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return forged(request, lock={**request[HEADER]["lock"], **fields})
-
-
-def republish(self: Any) -> None:
-    raise Reject("later", requeue=True)
 
 
 def test_a_window_without_end_is_as_long_as_the_tasks_window(
@@ -86,11 +82,21 @@ def test_a_yearly_tick_is_remembered_to_the_next(
     assert not warnings(caplog)
 
 
-def test_a_tick_of_the_far_future_is_none(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("due", "facts", "field"),
+    [
+        (MAX_CLOCK_SKEW + HOUR, {}, "tick.due"),
+        (0.0, {"entry": "x" * (MAX_NAME_LENGTH + 1)}, "tick"),
+    ],
+    ids=["of the far future", "of an entry with an endless name"],
+)
+def test_a_tick_is_none_that_is(
+    bench: Bench, caplog: pytest.LogCaptureFixture, due: float, facts: Any, field: str
+) -> None:
     task = job(bench, lambda self: self.request.tick)
-    outcome = bench.run(send_tick(bench, task, tick(due=time.time() + MAX_CLOCK_SKEW + HOUR)))
+    outcome = bench.run(send_tick(bench, task, tick_now(due, **facts)))
     assert (outcome.state, outcome.value) == ("SUCCESS", None)
-    assert "tick.due" in warnings(caplog)[0]
+    assert field in warnings(caplog)[0]
 
 
 @pytest.mark.parametrize(
@@ -107,22 +113,12 @@ def test_what_else_is_wrong_with_a_tick_is_dropped_alone(
     assert f"tick.{field}" in warnings(caplog)[0]
 
 
-def test_an_entry_with_an_endless_name_is_none(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    task = job(bench, lambda self: self.request.tick)
-    assert (
-        bench.run(send_tick(bench, task, tick_now(entry="x" * (MAX_NAME_LENGTH + 1)))).value is None
-    )
-    assert "tick" in warnings(caplog)[0]
-
-
 @pytest.mark.parametrize("ahead", [HOUR, MAX_CLOCK_SKEW / 2, END_OF_TIME])
 def test_a_lock_goes_back_to_its_message_for_no_longer_than_the_task_says(
     bench: Bench, mode: str, ahead: float
 ) -> None:
-    task = declare(bench, republish, lock_mode=mode)
-    request = bench.send(task)
+    body = raising(Reject("later", requeue=True))
+    request = bench.send(declare(bench, body, lock_mode=mode))
     expires_at = min(END_OF_TIME, request[HEADER]["lock"]["expires_at"] + ahead)
     bench.run(forged_lock(request, expires_at=expires_at))
     longest = WINDOW if mode == "until_expired" else QUEUE_TTL
@@ -136,13 +132,10 @@ def test_a_lock_without_end_is_warned_of(bench: Bench, caplog: pytest.LogCapture
 
 
 def test_a_message_that_is_put_back_tells_no_endless_life_on(bench: Bench) -> None:
-    task = declare(bench, lock_mode="until_and_while_executing")
-    request = bench.send(task)
+    request = bench.send(declare(bench, lock_mode="until_and_while_executing"))
     owned_by(bench, "other")
     bench.run(forged_lock(request, expires_at=END_OF_TIME))
-    reservation = Envelope.read(bench.receive()).reservation
-    assert reservation is not None
-    assert reservation.expires_at <= time.time() + QUEUE_TTL
+    assert Envelope.read(bench.receive()).reservation.expires_at <= time.time() + QUEUE_TTL
 
 
 @pytest.mark.parametrize("role", [Role.RUNNING, Role.FINISHED])
@@ -197,20 +190,18 @@ def test_a_lock_on_other_keys_is_named_in_short(
     assert max(len(it.getMessage()) for it in caplog.records) < 1000
 
 
-@pytest.mark.parametrize("nonce", [LONG, "\ud800", 7])
-def test_a_nonce_that_is_none_is_dropped(
-    bench: Bench, caplog: pytest.LogCaptureFixture, nonce: Any
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("nonce", value) for value in (LONG, "\ud800", 7)),
+        *(("handovers", value) for value in (-1, 10**400, True, "1", 1.5)),
+    ],
+)
+def test_a_nonce_or_a_count_that_is_none_is_dropped(
+    bench: Bench, caplog: pytest.LogCaptureFixture, field: str, value: Any
 ) -> None:
-    assert bench.run(forged(bench.send(declare(bench)), nonce=nonce)).value == "ran"
-    assert "nonce" in warnings(caplog)[0]
-
-
-@pytest.mark.parametrize("handovers", [-1, 10**400, True, "1", 1.5])
-def test_a_count_that_is_none_is_dropped(
-    bench: Bench, caplog: pytest.LogCaptureFixture, handovers: Any
-) -> None:
-    assert bench.run(forged(bench.send(declare(bench)), handovers=handovers)).value == "ran"
-    assert "handovers" in warnings(caplog)[0]
+    assert bench.run(forged(bench.send(declare(bench)), **{field: value})).value == "ran"
+    assert field in warnings(caplog)[0]
 
 
 @pytest.mark.parametrize(
@@ -260,11 +251,7 @@ def test_a_header_that_is_none_is_warned_of(
 def test_a_usual_header_is_not_warned_of(
     bench: Bench, caplog: pytest.LogCaptureFixture, mode: str
 ) -> None:
-    def body(self: Any) -> None:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-
-    task = declare(bench, body, lock_mode=mode)
+    task = declare(bench, retry_once, lock_mode=mode)
     request = bench.send(task, countdown=2 * MAX_CLOCK_SKEW, expires=3 * MAX_CLOCK_SKEW)
     with clock_off_by(2 * MAX_CLOCK_SKEW):  # the node's, too: now it is due
         bench.run(request)
@@ -273,12 +260,7 @@ def test_a_usual_header_is_not_warned_of(
 
 
 def test_a_task_with_an_endless_id_runs_once_and_retries_under_its_lock(bench: Bench) -> None:
-    def body(self: Any) -> Any:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return value(bench)
-
-    task = declare(bench, body)
+    task = declare(bench, lambda self: retry_once(self) and value(bench))
     request = bench.send(task, task_id=LONG)
     twin = bench.send(task, task_id=LONG)
     assert bench.run(request).state == "RETRY"
@@ -286,8 +268,7 @@ def test_a_task_with_an_endless_id_runs_once_and_retries_under_its_lock(bench: B
     assert role(bench) is Role.QUEUED
     assert bench.run(twin).state == "RETRY"
     bench.receive()
-    owner = bench.run(again).value
-    assert len(owner) < 2000
+    assert len(bench.run(again).value) < 2000
     assert not bench.node.state.keys.get(KEY)
 
 
@@ -301,9 +282,7 @@ def test_a_holder_with_an_endless_id_is_known_by_a_digest(bench: Bench) -> None:
 
 def test_a_holder_of_no_time_is_a_foreign_one(bench: Bench) -> None:
     task = declare(bench)
-    bench.app.finalize()
-    label = label_for(Role.RUNNING, "id", "w@host")
-    owner = f"{'0' * 32} {10**30} {label}"
     bench.send(task)
-    bench.node.state.keys[KEY].owner = owner
+    label = label_for(Role.RUNNING, "id", "w@host")
+    bench.node.state.keys[KEY].owner = f"{'0' * 32} {10**30} {label}"
     assert task.lock_holder().state == "foreign"

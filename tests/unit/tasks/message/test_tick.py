@@ -58,21 +58,16 @@ def test_what_makes_no_sense_is_no_tick(value: Any) -> None:
     assert Tick.read(value) is None
 
 
-@pytest.mark.parametrize("token", [0, -1, True, 2**53, "7", 7.0, None])
-def test_what_is_no_fencing_token_names_no_leader(token: Any) -> None:
-    read = Tick.read({"entry": "nightly", "due": 1.0, "token": token})
-    assert read == Tick(entry="nightly", due=1.0)
-
-
-@pytest.mark.parametrize("until", ["1", True, -1, float("inf"), float("nan"), 10**400])
-def test_what_is_no_time_names_no_next_tick(until: Any) -> None:
-    read = Tick.read({"entry": "nightly", "due": 1.0, "until": until})
-    assert read == Tick(entry="nightly", due=1.0)
-
-
-@pytest.mark.parametrize("schedule", [5, None, b"beat", "\udfff", ["beat"]])
-def test_what_is_no_name_names_no_schedule(schedule: Any) -> None:
-    read = Tick.read({"entry": "nightly", "due": 1.0, "schedule": schedule})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("token", value) for value in (0, -1, True, 2**53, "7", 7.0, None)),
+        *(("until", value) for value in ("1", True, -1, float("inf"), float("nan"), 10**400)),
+        *(("schedule", value) for value in (5, None, b"beat", "\udfff", ["beat"])),
+    ],
+)
+def test_what_is_no_token_time_or_name_is_not_said(name: str, value: Any) -> None:
+    read = Tick.read({"entry": "nightly", "due": 1.0, name: value})
     assert read == Tick(entry="nightly", due=1.0)
 
 

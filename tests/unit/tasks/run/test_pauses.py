@@ -17,7 +17,7 @@ from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, holder
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, redelivered
 
 PAUSE = pause_of(KEY)
 LONG = 600.0
@@ -128,10 +128,7 @@ def test_a_message_with_a_lock_waits_and_keeps_it(bench: Bench, mode: str) -> No
     request = bench.send(task)
     brought = Envelope.read(request).reservation
     assert bench.run(request).state == "RETRY"
-    kept = Envelope.read(bench.receive()).reservation
-    assert brought is not None
-    assert kept is not None
-    assert kept.owner == brought.owner
+    assert Envelope.read(bench.receive()).reservation.owner == brought.owner
 
 
 def test_a_message_with_a_lock_runs_after_the_end(bench: Bench, mode: str) -> None:
@@ -143,12 +140,10 @@ def test_a_message_with_a_lock_runs_after_the_end(bench: Bench, mode: str) -> No
 
 
 def test_a_redelivery_is_still_recognised(bench: Bench) -> None:
-    task = declare(bench)
-    request = bench.send(task)
+    request = bench.send(declare(bench))
     bench.run(request)
     bench.elsewhere.pause("k", LONG)
-    again = {**request["delivery_info"], "redelivered": True}
-    assert isinstance(bench.run(request, delivery_info=again).value, Ignore)
+    assert isinstance(bench.run(redelivered(request)).value, Ignore)
 
 
 def test_a_retry_of_a_running_body_waits(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from celery_redlock.errors import LockContended
 from celery_redlock.tasks.run.shown_end import Requeued, Withdrawn, announce_ends
 from tests.support.tasks import Bench
-from tests.unit.tasks.jobs import before_next, job
+from tests.unit.tasks.jobs import before_next, job, raising
 
 
 class Shop:
@@ -91,9 +91,7 @@ def test_the_state_is_stored_before_the_message_is_out(bench: Bench) -> None:
 def test_a_backend_that_is_down_does_not_keep_a_message_from_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*args: Any, **kwargs: Any) -> None:
-        raise OperationalError("backend down")
-
+    fail = raising(OperationalError("backend down"))
     monkeypatch.setattr(bench.app.backend, "store_result", fail)
     waits(bench)
     assert bench.queue_length == 1

@@ -138,18 +138,11 @@ def test_a_task_that_starts_later_names_the_last_tick_before_its_start(
     assert dues(beat.run(400)) == ["12:05:00", "12:06:00"]
 
 
-def test_a_clocked_task_is_identified_by_its_time(beat: SimulatedBeat) -> None:
-    moment = ClockedSchedule.objects.create(clocked_time=at("2026-03-10T12:01:30"))
+@pytest.mark.parametrize("clock", ["12:01:30", "11:00:00"], ids=["in time", "entered too late"])
+def test_a_clocked_task_is_identified_by_its_time(beat: SimulatedBeat, clock: str) -> None:
+    moment = ClockedSchedule.objects.create(clocked_time=at(f"2026-03-10T{clock}"))
     PeriodicTask.objects.create(name="once", task="job", clocked=moment, one_off=True)
-    assert dues(beat.run(200)) == ["12:01:30"]
-
-
-def test_a_clocked_task_that_was_entered_too_late_is_identified_by_its_time(
-    beat: SimulatedBeat,
-) -> None:
-    moment = ClockedSchedule.objects.create(clocked_time=at("2026-03-10T11:00:00"))
-    PeriodicTask.objects.create(name="once", task="job", clocked=moment, one_off=True)
-    assert dues(beat.run(200)) == ["11:00:00"]
+    assert dues(beat.run(200)) == [clock]
 
 
 def test_a_crontab_in_the_database_is_due_in_its_own_zone(beat: SimulatedBeat) -> None:

@@ -45,8 +45,9 @@ def every(seconds: Any, task: str = "job", **more: Any) -> dict[str, Any]:
     return {"task": task, "schedule": seconds, **more}
 
 
-def test_it_stamps_what_it_sends(beat: SimulatedBeat) -> None:
-    start(beat, e=every(60))
+@pytest.mark.parametrize("task", ["job", "elsewhere"], ids=["", "tasks that are not loaded here"])
+def test_it_stamps_what_it_sends(beat: SimulatedBeat, task: str) -> None:
+    start(beat, e=every(60, task))
     assert beat.ticks(120) == ["2026-03-10 12:01:00", "2026-03-10 12:02:00"]
 
 
@@ -56,11 +57,6 @@ def test_only_entries_whose_tasks_lock_are_stamped(beat: SimulatedBeat) -> None:
         "job": False,
         "plain": True,
     }
-
-
-def test_entries_whose_tasks_are_not_loaded_here_are_stamped(beat: SimulatedBeat) -> None:
-    start(beat, e=every(60, "elsewhere"))
-    assert beat.ticks(60) == ["2026-03-10 12:01:00"]
 
 
 def test_with_redlock_dedupe_all_entries_are_stamped(beat: SimulatedBeat) -> None:
@@ -107,13 +103,19 @@ def test_an_entry_without_a_name_is_warned_of(
     assert "add_periodic_task(..., name='...')" in warning
 
 
-def test_an_entry_without_a_name_whose_text_has_an_address_is_warned_of(
-    beat: SimulatedBeat, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("task", "args", "warnings"),
+    [("job", (BeatLazyFunc(dict),), 1), ("plain", (), 0)],
+    ids=["whose text has an address", "not where it is not stamped"],
+)
+def test_an_entry_without_a_name_is_warned_of_also(
+    beat: SimulatedBeat, caplog: pytest.LogCaptureFixture, task: str, args: Any, warnings: int
 ) -> None:
     beat.app.finalize()
-    beat.app.add_periodic_task(60, beat.job.s(BeatLazyFunc(dict)))
+    beat.app.add_periodic_task(60, beat.app.tasks[task].s(*args))
     announce(beat)
-    assert len(messages_of(caplog)) == 1
+    beat.run(90)
+    assert len(messages_of(caplog)) == warnings
 
 
 def test_an_entry_without_a_name_that_comes_later_is_warned_of(
@@ -124,16 +126,6 @@ def test_an_entry_without_a_name_that_comes_later_is_warned_of(
     beat.scheduler.add(name="job(7)", task="job", args=(7,), schedule=crontab())
     beat.run(1)
     assert "Entry 'job(7)' of the schedule has no name of its own" in messages_of(caplog)[0]
-
-
-def test_an_entry_without_a_name_that_is_not_stamped_is_not_warned_of(
-    beat: SimulatedBeat, caplog: pytest.LogCaptureFixture
-) -> None:
-    beat.app.finalize()
-    beat.app.add_periodic_task(60, beat.app.tasks["plain"].s())
-    announce(beat)
-    beat.run(90)
-    assert messages_of(caplog) == []
 
 
 @pytest.mark.parametrize("scheduler", [Tame, RedlockScheduler])

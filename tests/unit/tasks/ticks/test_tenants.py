@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.beat import BeatLazyFunc, Scheduler
 
-from tests.unit.tasks.ticks.simulated import SimulatedBeat, beat
+from tests.unit.tasks.ticks.simulated import SimulatedBeat, beat, one_message
 from tests.unit.tasks.ticks.tenants import (
     SCHEDULERS,
     TENANTS,
@@ -16,7 +16,6 @@ from tests.unit.tasks.ticks.tenants import (
     InContextScheduler,
     InHeadersScheduler,
     LockingTenantTask,
-    TenantsMixin,
     tenant_context,
 )
 
@@ -77,39 +76,36 @@ def test_messages_that_are_alike_to_the_scheduler_are_told_apart_by_their_order(
     assert next(iter(parts_by_tenant(InContextScheduler, TENANTS[::-1]).values())) is None
 
 
-def test_an_only_message_has_no_part_whatever_a_tool_for_tracing_adds() -> None:
-    class Traced(Scheduler):  # type: ignore[misc]  # Celery is untyped
-        def apply_entry(self, entry: Any, producer: Any = None) -> None:
-            entry.options["headers"] = {"sentry-monitor-check-in-id": id(object())}
-            super().apply_entry(entry, producer=producer)
+class Traced(Scheduler):  # type: ignore[misc]  # Celery is untyped
+    """A tool for tracing adds a header of its own to each message."""
 
-    (sent,) = beat(scheduler_class=Traced).run(60)
-    assert sent.tick.part is None
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        entry.options["headers"] = {"sentry-monitor-check-in-id": id(object())}
+        super().apply_entry(entry, producer=producer)
 
 
-def test_a_lazy_argument_tells_no_messages_apart() -> None:
-    class Twice(TenantsMixin, Scheduler):  # type: ignore[misc]  # Celery is untyped
-        def apply_entry(self, entry: Any, producer: Any = None) -> None:
-            entry.kwargs["now"] = BeatLazyFunc(object().__hash__)
-            super().apply_entry(entry, producer=producer)
-
-    (sent,) = beat(scheduler_class=Twice).run(60)
-    assert sent.tick.part is None
+class Lazy(Scheduler):  # type: ignore[misc]  # Celery is untyped
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        entry.kwargs["now"] = BeatLazyFunc(object().__hash__)
+        super().apply_entry(entry, producer=producer)
 
 
-def test_an_argument_without_a_stable_form_tells_no_messages_apart() -> None:
+class Unstable(Scheduler):  # type: ignore[misc]  # Celery is untyped
+    """An argument has no stable form."""
+
     class Odd:
         def __reduce__(self) -> Any:
             return str, ("odd",)
 
-    class Handing(Scheduler):  # type: ignore[misc]  # Celery is untyped
-        def apply_entry(self, entry: Any, producer: Any = None) -> None:
-            entry.args = [Odd()]
-            super().apply_entry(entry, producer=producer)
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        entry.args = [self.Odd()]
+        super().apply_entry(entry, producer=producer)
 
-    made = beat({"options": {"serializer": "pickle"}}, scheduler_class=Handing)
-    (sent,) = made.run(60)
-    assert sent.tick.part is None
+
+@pytest.mark.parametrize("scheduler", [Traced, Lazy, Unstable])
+def test_what_differs_with_each_run_of_a_beat_names_no_part(scheduler: type) -> None:
+    made = beat({"options": {"serializer": "pickle"}}, scheduler_class=scheduler)
+    assert one_message(made).tick.part is None
 
 
 def test_what_a_scheduler_writes_into_a_message_stays_out_of_the_entry() -> None:

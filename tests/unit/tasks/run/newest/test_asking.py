@@ -17,6 +17,7 @@ from tests.support.events import counters, listening
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, send_unnamed, tick, tick_now
 from tests.support.unique import free, role, value
+from tests.unit.tasks.jobs import raising
 from tests.unit.tasks.run.newest.company import (
     COMPANION,
     job,
@@ -107,17 +108,13 @@ def test_a_run_waits_for_a_lock_that_no_task_of_ours_has(bench: Bench) -> None:
 def test_a_run_that_cannot_ask_now_waits_and_asks_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise QuorumUnavailable("no")
-
     occupy_for(bench, -60)
     request = send_tick(bench, job(bench, "stop"), tick())
     with monkeypatch.context() as patch:
-        patch.setattr(Client, "reserve", refuse)
+        patch.setattr(Client, "reserve", raising(QuorumUnavailable("no")))
         assert bench.run(request).state == "RETRY"
     assert next_one(bench) is None
-    again = bench.receive()
-    assert bench.run(again).state == "RETRY"
+    assert bench.run(bench.receive()).state == "RETRY"
     assert next_one(bench) == request["id"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -39,9 +40,9 @@ def stored(bench: Bench, request: dict[str, Any]) -> str:
     return str(bench.app.AsyncResult(request["id"]).state)
 
 
-def test_a_newer_call_asks_the_older_to_stop(bench: Bench) -> None:
+def test_a_newer_call_asks_the_older_to_stop_however_long_lock_wait_is(bench: Bench) -> None:
     other = occupy(bench, sent_us=sent_us(-1))
-    request = bench.send(job(bench))
+    request = bench.send(job(bench, lock_wait=1800))
     assert bench.run(request).state == "RETRY"
     assert (value(bench), next_one(bench)) == (other.owner, request["id"])
 
@@ -53,25 +54,13 @@ def test_an_older_call_is_older_although_it_took_the_key_later(bench: Bench) -> 
     assert next_one(bench) == request["id"]
 
 
-def test_a_call_that_finds_a_newer_one_at_work_ends_as_replaced(bench: Bench) -> None:
-    task = job(bench)
-    request = bench.send(task)
+def test_a_call_that_finds_a_newer_one_at_work_ends_as_replaced_however_long_lock_wait_is(
+    bench: Bench,
+) -> None:
+    request = bench.send(job(bench, lock_wait=1800))
     other = occupy(bench, sent_us=sent_us())
     assert bench.run(request).state == "IGNORED"
     assert (stored(bench, request), value(bench, COMPANION)) == ("REVOKED", other.owner)
-
-
-def test_it_ends_at_once_however_long_lock_wait_is(bench: Bench) -> None:
-    request = bench.send(job(bench, lock_wait=1800))
-    occupy(bench, sent_us=sent_us())
-    assert bench.run(request).state == "IGNORED"
-
-
-def test_a_newer_call_asks_at_once_however_long_lock_wait_is(bench: Bench) -> None:
-    occupy(bench, sent_us=sent_us(-1))
-    request = bench.send(job(bench, lock_wait=1800))
-    assert bench.run(request).state == "RETRY"
-    assert next_one(bench) == request["id"]
 
 
 def test_a_call_that_is_replaced_says_by_which(bench: Bench) -> None:
@@ -293,13 +282,20 @@ def test_a_paused_key_decides_before_the_age_of_calls(
     assert value(bench) == other.owner
 
 
-def test_an_eager_call_asks_and_waits_in_its_place(bench: Bench) -> None:
-    other = occupy(bench, sent_us=sent_us(-1))
-    task = job(bench)
+def asked_by(bench: Bench, task: Any) -> tuple[Thread, list[Any]]:
+    """Call a task eagerly in another thread, which asks and waits there; its result comes later."""
     results: list[Any] = []
     thread = Thread(target=lambda: results.append(task.apply()))
     thread.start()
     wait_until(lambda: next_one(bench) is not None, message="to ask")
+    return thread, results
+
+
+def test_an_eager_call_asks_and_waits_in_its_place(bench: Bench) -> None:
+    other = occupy(bench, sent_us=sent_us(-1))
+    thread, results = asked_by(bench, job(bench))
+    first = value(bench, COMPANION)
+    wait_until(lambda: value(bench, COMPANION) not in (None, first), message="to ask again")
     other.release()
     thread.join()
     assert results[0].result == "ran"
@@ -317,14 +313,11 @@ def test_a_call_that_ends_as_replaced_gives_its_place_up(bench: Bench) -> None:
 
 
 def test_a_call_that_could_not_be_requeued_gives_its_place_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, break_broker: Callable[[], None]
 ) -> None:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise OSError("no broker")
-
     occupy(bench, sent_us=sent_us(-1))
     request = bench.send(job(bench, acks_late=True))
-    monkeypatch.setattr(bench.app.amqp, "send_task_message", refuse)
+    break_broker()
     assert bench.run(request).state == "REJECTED"
     wait_until(lambda: value(bench, COMPANION) is None, message="the place stayed")
 
@@ -392,23 +385,8 @@ def test_an_eager_call_deep_inside_a_body_does_not_ask_that_body(bench: Bench) -
 def test_an_eager_call_that_waits_ends_once_a_newer_is_the_next(bench: Bench) -> None:
     occupy(bench, sent_us=sent_us(-1))
     task = job(bench, lock_give_up_after=TIMEOUT)
-    results: list[Any] = []
-    thread = Thread(target=lambda: results.append(task.apply()))
-    thread.start()
-    wait_until(lambda: next_one(bench) is not None, message="to ask")
+    thread, results = asked_by(bench, task)
     newer = bench.send(task)
     assert bench.run(newer).state == "RETRY"
     thread.join()
     assert (results[0].state, next_one(bench)) == ("IGNORED", newer["id"])
-
-
-def test_an_eager_call_that_waits_keeps_its_place(bench: Bench) -> None:
-    other = occupy(bench, sent_us=sent_us(-1))
-    task = job(bench)
-    thread = Thread(target=task.apply)
-    thread.start()
-    wait_until(lambda: next_one(bench) is not None, message="to ask")
-    first = value(bench, COMPANION)
-    wait_until(lambda: value(bench, COMPANION) not in (None, first), message="to ask again")
-    other.release()
-    thread.join()

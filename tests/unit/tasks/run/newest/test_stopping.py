@@ -43,6 +43,7 @@ class Stage:
         self.caught: list[LeaseLost] = []
         self.options = {"lock_ttl": TTL, **options}
         self.then = lambda: None
+        self.send = lambda bench, task: send_tick(bench, task, tick())
 
     def declare(self, unwind: Any, **options: Any) -> Any:
         def body(self_: Any) -> str:
@@ -61,8 +62,8 @@ class Stage:
 
         states: list[str] = []
         task = job(self.bench, "stop", body, **{**self.options, **options})
-        newer = send_tick(self.bench, task, tick(60))
-        return send_tick(self.bench, task, tick())
+        newer = send_tick(self.bench, task, tick_now(60))
+        return self.send(self.bench, task)
 
 
 @pytest.mark.parametrize("options", [{}, {"lock_limit": 1}], ids=["key", "limit of one"])
@@ -203,25 +204,13 @@ def test_a_run_whose_lock_is_taken_away_is_not_told_of_a_newer_run(bench: Bench)
     assert [loss.reason for loss in caught] == ["a quorum of nodes no longer has it"]
 
 
-def test_the_minimum_hold_of_a_replaced_run_keeps_the_newer_away(bench: Bench) -> None:
-    bench.run(Stage(bench, lock_at_least_for=50).declare(lambda self: "stopped"))
-    assert role(bench) is Role.RUNNING
-    assert bench.run(bench.receive()).state == "RETRY"
-
-
-def test_so_does_that_of_a_run_of_a_program(bench: Bench) -> None:
-    def body(self: Any) -> str:
-        try:
-            in_another_thread(lambda: states.append(bench.run(newer).state))
-            wait_until(lambda: False)
-        except LeaseLost:
-            wait_until(lambda: states == ["RETRY"])
-            return "stopped"
-        return "not told"
-
-    states: list[str] = []
-    task = job(bench, "stop", body, lock_ttl=TTL, lock_at_least_for=50)
-    request = bench.send(task)
-    newer = send_tick(bench, task, tick_now(60))
-    assert bench.run(request).value == "stopped"
+@pytest.mark.parametrize("sent_by", ["beat", "program"])
+def test_the_minimum_hold_of_a_replaced_run_keeps_the_newer_away(
+    bench: Bench, sent_by: str
+) -> None:
+    stage = Stage(bench, lock_at_least_for=50)
+    if sent_by == "program":
+        stage.send = Bench.send
+    assert bench.run(stage.declare(lambda self: "stopped")).value == "stopped"
     assert (role(bench), 20 < left(bench) <= 50) == (Role.RUNNING, True)
+    assert bench.run(bench.receive()).state == "RETRY"
