@@ -19,6 +19,11 @@ def job(bench: Bench, body: Any = None, **options: Any) -> Any:
     return declare(bench, body, **{"lock_mode": "while_executing", **options})
 
 
+def occupy(bench: Bench) -> Any:
+    """Let a program have the key of a test's task."""
+    return bench.elsewhere.acquire("k", ttl=60)
+
+
 def counting(declared: Any, bench: Bench, **options: Any) -> tuple[Any, list[str]]:
     """Declare a task by `job` or `declare`; return it with the ids of its runs."""
     runs: list[str] = []

@@ -284,28 +284,30 @@ def test_of_a_free_key_the_message_with_the_most_urgent_priority_starts(
     assert first_started(late) == "urgent"
 
 
+@pytest.fixture
+def held(bench: Bench) -> Any:
+    """Another program's lease of the key, until the end of the test."""
+    return bench.elsewhere.acquire("key")
+
+
 def test_a_message_enters_its_wait_queue_again_with_its_priority(
-    late: Worker, bench: Bench, look: Callable[[], None]
+    late: Worker, bench: Bench, look: Callable[[], None], held: Any
 ) -> None:
-    lease = bench.elsewhere.acquire("key")
     now = time.time()
     late.receive("old", since=now - 1)
     late.receive("urgent", since=now, priority=5)
     look()
     assert bench.node.state.waiting[KEY].first(2) == ["urgent", "old"]
-    lease.release()
 
 
 def test_a_message_that_was_revoked_does_not_enter_its_wait_queue_again(
-    late: Worker, bench: Bench, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    late: Worker, bench: Bench, look: Any, held: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = bench.elsewhere.acquire("key")
     late.receive("revoked")
     late.receive("other")
     monkeypatch.setattr(waiting_messages, "is_revoked", lambda request: request.id == "revoked")
     look()
     assert bench.node.state.waiting[KEY].first(2) == ["other"]
-    lease.release()
 
 
 @pytest.mark.parametrize("taken", ["held", "paused"])
@@ -324,27 +326,25 @@ def test_a_message_whose_key_is_taken_waits(late: Worker, bench: Bench, taken: s
 def test_of_a_limited_key_as_many_messages_start_as_slots_are_free(
     late: Worker, bench: Bench, look: Callable[[], None]
 ) -> None:
-    lease = bench.elsewhere.acquire(Limit("key", 3))
+    bench.elsewhere.acquire(Limit("key", 3))
     slots = in_header(client_of(bench.elsewhere).key_of(Limit("key", 3)))
     for since, name in enumerate(("first", "second", "third")):
         late.receive(name, key=slots, since=since)
     look()
     settle(late, "first", "second")
-    lease.release()
 
 
-def test_a_message_that_arrives_is_put_back_into_its_wait_queue(late: Worker, bench: Bench) -> None:
-    lease = bench.elsewhere.acquire("key")
+def test_a_message_that_arrives_is_put_back_into_its_wait_queue(
+    late: Worker, bench: Bench, held: Any
+) -> None:
     late.receive("a")
     wait_until(lambda: late.waiting.has_looked)
     woken: list[str] = []
+    transport = client_of(bench.elsewhere).transport
     listener = Listener(
-        client_of(bench.elsewhere).transport.wake_ups,
-        [CHANNEL],
-        lambda name, _: woken.append(name),
-        _ignore,
+        transport.wake_ups, [CHANNEL], lambda name, _: woken.append(name), lambda: None
     )
-    lease.release()
+    held.release()
     wait_until(lambda: woken)
     listener.close()
     assert set(woken) == {"a"}
@@ -416,10 +416,6 @@ def test_of_many_keys_it_looks_at_some_in_turn(
     for _ in range(4):
         worker.waiting._look_at_next()
     assert [name for name in looked if not name.startswith("new")] == ["m0", "m1", "m2", "m0"]
-
-
-def _ignore() -> None:
-    """Hear of nothing."""
 
 
 def receive_paused(worker: Worker, *names: str) -> None:

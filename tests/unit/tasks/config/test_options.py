@@ -221,12 +221,8 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
     [
         ({"lock_tll": 3}, "lock_tll is unknown; did you mean lock_ttl?"),
         ({"lock_xyz": 3}, "lock_xyz is unknown; the names are: lock_at_least_for"),
-        ({"lock_ttl": "30"}, "lock_ttl='30' is not a duration"),
-        ({"lock_ttl": True}, "lock_ttl=True is not a duration"),
         ({"lock_ttl": 0.1}, "lock_ttl=0.1 is out of range; give at least 0.2 s"),
-        ({"lock_ttl": float("inf")}, "lock_ttl=inf is out of range"),
         ({"lock_ttl": 61}, "lock_ttl=61 is above redlock_max_ttl=60"),
-        ({"lock_wait": -1}, "lock_wait=-1 is out of range"),
         ({"lock_wait": 9, "lock_give_up_after": 8}, "lock_wait=9 is above lock_give_up_after=8"),
         ({"lock_max_hold": 9}, "lock_max_hold=9 is below lock_ttl=30"),
         (
@@ -297,7 +293,6 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
             "lock_fair gives the lock to the message that has waited longest, and "
             "lock_on_conflict='stop' to the newest; remove one of them",
         ),
-        ({"lock_starting_deadline": 0}, "lock_starting_deadline=0 is out of range; give at least"),
         ({"lock_on_conflict": "stop", "lock_skip_result": 1}, "never skips"),
     ],
 )

@@ -153,19 +153,23 @@ def test_a_lock_of_a_debounced_call_waits_for_lock_queue_ttl_from_when_it_is_due
     assert left(bench) <= 600
 
 
-def test_a_call_begins_a_burst_where_the_older_one_begins_before_it_is_replaced(
-    bench: Bench, burst: Burst, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = burst.call(1)
-    client = client_of(client_for(bench.app))
+def begin_when(burst: Burst, message: dict[str, Any], given: str) -> None:
+    """Have a worker begin a message when the nodes are asked for a lock with this argument."""
+    client = client_of(client_for(burst.bench.app))
     reserve = client.reserve
 
-    def begin_before(*args: Any, previous: str = "", **options: Any) -> Any:
-        if previous and not burst.runs:
-            bench.run(older)
-        return reserve(*args, previous=previous, **options)
+    def begin(*args: Any, **options: Any) -> Any:
+        if options.get(given) and not burst.runs:
+            burst.bench.run(message)
+        return reserve(*args, **options)
 
-    monkeypatch.setattr(client, "reserve", begin_before)
+    client.reserve = begin
+
+
+def test_a_call_begins_a_burst_where_the_older_one_begins_before_it_is_replaced(
+    bench: Bench, burst: Burst
+) -> None:
+    begin_when(burst, burst.call(1), "previous")
     newer = burst.call(2, at=AT_MOST - 1)
     assert burst.runs == [1]
     assert due(newer) == at(called(newer) + QUIET)
@@ -176,18 +180,9 @@ def test_a_call_begins_a_burst_where_the_older_one_begins_before_it_is_replaced(
 
 
 def test_a_call_waits_for_the_worker_that_is_about_to_begin_the_last_one_of_a_burst(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch
+    burst: Burst,
 ) -> None:
-    last = burst.call(1)
-    client = client_of(client_for(burst.bench.app))
-    reserve = client.reserve
-
-    def begin_while_it_waits(*args: Any, wait_for_owner: str = "", **options: Any) -> Any:
-        if wait_for_owner:
-            burst.bench.run(last)
-        return reserve(*args, wait_for_owner=wait_for_owner, **options)
-
-    monkeypatch.setattr(client, "reserve", begin_while_it_waits)
+    begin_when(burst, burst.call(1), "wait_for_owner")
     newer = burst.call(2, at=AT_MOST + 0.2)
     burst.bench.run(newer)
     assert burst.runs == [1, 2]

@@ -39,12 +39,13 @@ def replaced_by(bench: Bench, make: Any, **options: Any) -> Any:
     return declare(bench, body, **options)
 
 
-def chained(bench: Bench, number: int, bodies: dict[str, Any] | None = None) -> list[Any]:
-    """Have a unique task replace itself with a chain of so many plain tasks."""
+def chained(bench: Bench, number: int, bodies: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Have a unique task replace itself with a chain of so many plain tasks; return all of them."""
     names = ("one", "two", "three")[:number]
     steps = [plain(bench, name, (bodies or {}).get(name)) for name in names]
-    bench.run(bench.send(replaced_by(bench, lambda self: chain(*(step.s() for step in steps)))))
-    return steps
+    task = replaced_by(bench, lambda self: chain(*(step.s() for step in steps)), **options)
+    bench.run(bench.send(task))
+    return [task, *steps]
 
 
 def run_all(bench: Bench) -> list[tuple[str, Role | None]]:
@@ -58,22 +59,11 @@ def run_all(bench: Bench) -> list[tuple[str, Role | None]]:
 
 
 def test_a_chain_has_the_key_until_its_last_step_has_ended(bench: Bench) -> None:
-    one, two = plain(bench, "one"), plain(bench, "two")
-    task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
-    request = bench.send(task)
-    assert bench.run(request).state == "IGNORED"
-    assert holder(bench).is_of(request["id"])
+    task, *_ = chained(bench, 2)
+    found = holder(bench)
+    assert task.delay().id == found.task_id
     assert run_all(bench) == [("one", Role.QUEUED), ("two", Role.QUEUED)]
     assert value(bench) is None
-
-
-def test_a_call_while_the_steps_run_is_a_duplicate(bench: Bench) -> None:
-    one, two = plain(bench, "one"), plain(bench, "two")
-    task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
-    request = bench.send(task)
-    bench.run(request)
-    assert task.delay().id == request["id"]
-    run_all(bench)
     assert is_duplicate(task.delay()) is False
 
 
@@ -120,7 +110,7 @@ def test_a_step_that_replaces_itself_has_the_key_for_its_replacement(
 def test_a_last_step_whose_process_ends_keeps_the_key_for_its_next_delivery(
     bench: Bench, acks_late: bool
 ) -> None:
-    _, two = chained(bench, 2, {"two": raising(SystemExit())})
+    *_, two = chained(bench, 2, {"two": raising(SystemExit())})
     two.acks_late = acks_late
     with pytest.raises(SystemExit):
         run_all(bench)
@@ -247,8 +237,6 @@ def test_a_last_step_with_a_lock_or_a_marker_of_its_own_finds_the_key_free(
 def test_a_last_step_that_ends_before_the_task_that_it_replaces_leaves_no_key(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = plain(bench, "one"), plain(bench, "two")
-    task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
     send = RedlockTask.on_replace
 
     def on_replace(self: Any, sig: Any) -> Any:
@@ -258,26 +246,20 @@ def test_a_last_step_that_ends_before_the_task_that_it_replaces_leaves_no_key(
             run_all(bench)
 
     monkeypatch.setattr(RedlockTask, "on_replace", on_replace)
-    bench.run(bench.send(task))
+    chained(bench, 2)
     assert value(bench) is None
 
 
 def test_a_replacement_that_cannot_be_sent_leaves_the_key_free(bench: Bench) -> None:
     one = plain(bench, "one")
-
-    def refuse(*args: Any, **options: Any) -> None:
-        raise OSError("refused")
-
-    one.apply_async = refuse
+    one.apply_async = raising(OSError("refused"))
     task = replaced_by(bench, lambda self: chain(one.s(), one.s()))
     assert bench.run(bench.send(task)).state == "FAILURE"
     assert value(bench) is None
 
 
 def test_a_key_that_no_step_releases_ends_with_lock_queue_ttl(bench: Bench) -> None:
-    one = plain(bench, "one")
-    task = replaced_by(bench, lambda self: chain(one.s(), one.s()), lock_queue_ttl=50)
-    bench.run(bench.send(task))
+    chained(bench, 2, lock_queue_ttl=50)
     assert 40 < left(bench) <= 51
 
 
@@ -287,6 +269,5 @@ def test_a_key_that_no_step_releases_ends_with_lock_queue_ttl(bench: Bench) -> N
 def test_a_key_with_a_window_or_for_the_newest_call_is_free_while_the_steps_run(
     bench: Bench, options: dict[str, Any]
 ) -> None:
-    one = plain(bench, "one")
-    bench.run(bench.send(replaced_by(bench, lambda self: chain(one.s(), one.s()), **options)))
+    chained(bench, 2, **options)
     assert value(bench) is None

@@ -13,13 +13,9 @@ from celery_redlock.tasks.config.skip_result import DESCRIBED, skip_result
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick_now
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, occupy
 
 SKIPPED = skip_result(DESCRIBED, "Lock 'k' is held by 'another'.")
-
-
-def occupy(bench: Bench) -> None:
-    bench.elsewhere.acquire("k", ttl=20)
 
 
 def test_a_skipped_run_ends_with_the_reason(bench: Bench) -> None:

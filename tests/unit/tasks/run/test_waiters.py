@@ -8,13 +8,9 @@ import pytest
 
 from celery_redlock.errors import LockContended, LockNotAcquired
 from tests.support.tasks import Bench
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, occupy
 
 FAIR = pytest.mark.parametrize("fair", [False, True])
-
-
-def occupy(bench: Bench) -> Any:
-    return bench.elsewhere.acquire("k", ttl=60)
 
 
 def remembered(bench: Bench) -> list[str]:
