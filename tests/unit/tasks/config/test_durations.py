@@ -22,10 +22,16 @@ SETTINGS = ("max_ttl", "node_timeout", "beat_ttl", "beat_renew_deadline", "beat_
 wrong = pytest.mark.parametrize("value", [*NO_DURATIONS, math.inf], ids=[*IDS, "inf"])
 
 
-def app_with(name: str, value: Any) -> Celery:
-    app = Celery("durations", broker="memory://", set_as_current=False)
-    app.conf[f"redlock_{name}"] = value
-    return app
+APP = Celery("durations", broker="memory://", set_as_current=False)
+
+
+def settings_with(name: str, value: Any) -> Any:
+    """Read the settings of an app that has this one, for as long as it takes to read them."""
+    APP.conf[f"redlock_{name}"] = value
+    try:
+        return read_settings(APP)
+    finally:
+        APP.conf[f"redlock_{name}"] = None
 
 
 @wrong
@@ -42,12 +48,12 @@ def test_an_option_refuses_it_by_name(name: str, value: Any) -> None:
 @pytest.mark.parametrize("name", [*DURATIONS, *SETTINGS])
 def test_a_setting_refuses_it_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"setting redlock_{name}=") as caught:
-        read_settings(app_with(name, value))
+        settings_with(name, value)
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("name", [*DURATIONS, *SETTINGS])
 def test_a_setting_takes_a_timedelta(name: str) -> None:
-    settings = read_settings(app_with(name, timedelta(seconds=5)))
+    settings = settings_with(name, timedelta(seconds=5))
     found = settings.defaults[name] if name in DURATIONS else getattr(settings, name)
     assert found == 5

@@ -293,6 +293,7 @@ def test_a_task_class_resolves_as_its_instance_does() -> None:
             "lock_fair gives the lock to the message that has waited longest, and "
             "lock_on_conflict='stop' to the newest; remove one of them",
         ),
+        ({"lock_starting_deadline": 0}, "lock_starting_deadline=0 is out of range; give at least"),
         ({"lock_on_conflict": "stop", "lock_skip_result": 1}, "never skips"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,19 +17,20 @@ QUEUE = LockOptions(mode="until_executed", queue_ttl=100.0)
 WINDOW = LockOptions(mode="until_expired", window=30.0, queue_ttl=100.0)
 
 
-def task(**options: Any) -> Any:
+@cache
+def task(expires: float | None = None) -> Any:
     app = Celery("due", broker="memory://", set_as_current=False)
     app.conf.timezone = "Europe/Berlin"
 
-    @app.task(name="due", shared=False, **options)
+    @app.task(name="due", shared=False, expires=expires)
     def due() -> None: ...
 
     app.finalize()
     return app.tasks["due"]
 
 
-def lasts(lock: LockOptions = QUEUE, declared: Any = None, **call: Any) -> float:
-    return reservation_end(task(**(declared or {})), lock, call, NOW, continuation=False) - NOW
+def lasts(lock: LockOptions = QUEUE, declared: float | None = None, **call: Any) -> float:
+    return reservation_end(task(declared), lock, call, NOW, continuation=False) - NOW
 
 
 def at(seconds: float, tz: Any = UTC) -> datetime:
@@ -74,10 +76,9 @@ def test_what_celery_will_refuse_is_as_good_as_not_given(value: Any) -> None:
 
 
 def test_expires_of_the_task_counts_unless_the_call_says_otherwise() -> None:
-    declared = {"expires": 10}
-    assert lasts(declared=declared) == 10 + SLACK
-    assert lasts(declared=declared, expires=20) == 20 + SLACK
-    assert lasts(declared=declared, expires=None) == 100
+    assert lasts(declared=10) == 10 + SLACK
+    assert lasts(declared=10, expires=20) == 20 + SLACK
+    assert lasts(declared=10, expires=None) == 100
 
 
 def test_a_window_counts_from_when_the_task_is_due() -> None:
