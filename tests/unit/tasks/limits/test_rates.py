@@ -173,10 +173,18 @@ def test_a_message_is_requeued_to_the_end_of_its_time_and_gives_up_then(bench: B
     assert (outcome.state, type(outcome.value)) == ("FAILURE", LockNotAcquired)
 
 
-@pytest.mark.parametrize("how", ["in the process", "under apply()", "where tasks are eager"])
-def test_a_turn_that_is_near_is_waited_for(bench: Bench, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [
+        ("in the process", "while_executing"),
+        ("under apply()", "while_executing"),
+        ("where tasks are eager", "until_executed"),
+    ],
+)
+def test_a_turn_that_is_near_is_waited_for(bench: Bench, how: str, mode: str) -> None:
     bench.app.conf.task_always_eager = how == "where tasks are eager"
-    task = started(bench, lambda self: time.monotonic(), lock_rate="1/s", lock_wait=10)
+    options = {"lock_mode": mode, "lock_rate": "1/s", "lock_wait": 10}
+    task = rated(bench, lambda self: time.monotonic(), **options)
     calls = {
         "in the process": lambda: bench.call(task).value,
         "under apply()": lambda: task.apply().get(),

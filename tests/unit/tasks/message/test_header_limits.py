@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,10 +30,17 @@ HOUR = 3600.0
 QUEUE_TTL = LockOptions().queue_ttl
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the warnings about headers."""
-    said = [it.getMessage() for it in caplog.records if it.levelno == logging.WARNING]
-    return [message for message in said if "out of bounds" in message]
+#: Returns the warnings about headers.
+Warned = Callable[[], list[str]]
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> Warned:
+    def warnings() -> list[str]:
+        said = [it.getMessage() for it in caplog.records if it.levelno == logging.WARNING]
+        return [message for message in said if "out of bounds" in message]
+
+    return warnings
 
 
 def forged(request: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -44,24 +52,22 @@ def forged_lock(request: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return forged(request, lock={**request[HEADER]["lock"], **fields})
 
 
-def test_a_window_without_end_is_as_long_as_the_tasks_window(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_window_without_end_is_as_long_as_the_tasks_window(bench: Bench, warned: Warned) -> None:
     request = bench.send(declare(bench, lock_mode="until_expired"))
     bench.run(forged(request, window_until=END_OF_TIME))
     assert WINDOW - 30 < left(bench) <= WINDOW
-    (warning,) = warnings(caplog)
+    (warning,) = warned()
     assert f"job[{request['id']}]" in warning
     assert "window_until" in warning
 
 
 def test_a_tick_without_end_is_remembered_as_long_as_the_task_says(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, warned: Warned
 ) -> None:
     what = tick_now(until=END_OF_TIME)
     bench.run(send_tick(bench, job(bench, lock_dedupe_window=500), what))
     assert 400 < left(bench, mark_of_tick(bench, what)) <= 500
-    assert "tick.until" in warnings(caplog)[0]
+    assert "tick.until" in warned()[0]
 
 
 def test_a_tick_is_remembered_no_longer_than_to_the_next_whatever_the_clocks_show(
@@ -72,14 +78,12 @@ def test_a_tick_is_remembered_no_longer_than_to_the_next_whatever_the_clocks_sho
     assert 400 < left(bench, mark_of_tick(bench, what)) <= 600
 
 
-def test_a_yearly_tick_is_remembered_to_the_next(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_yearly_tick_is_remembered_to_the_next(bench: Bench, warned: Warned) -> None:
     what = tick_now()
     what = tick(due=what.due, until=what.due + LONGEST_INTERVAL)
     bench.run(send_tick(bench, job(bench), what))
     assert left(bench, mark_of_tick(bench, what)) > LONGEST_INTERVAL
-    assert not warnings(caplog)
+    assert not warned()
 
 
 @pytest.mark.parametrize(
@@ -91,12 +95,12 @@ def test_a_yearly_tick_is_remembered_to_the_next(
     ids=["of the far future", "of an entry with an endless name"],
 )
 def test_a_tick_is_none_that_is(
-    bench: Bench, caplog: pytest.LogCaptureFixture, due: float, facts: Any, field: str
+    bench: Bench, warned: Warned, due: float, facts: Any, field: str
 ) -> None:
     task = job(bench, lambda self: self.request.tick)
     outcome = bench.run(send_tick(bench, task, tick_now(due, **facts)))
     assert (outcome.state, outcome.value) == ("SUCCESS", None)
-    assert field in warnings(caplog)[0]
+    assert field in warned()[0]
 
 
 @pytest.mark.parametrize(
@@ -104,13 +108,13 @@ def test_a_tick_is_none_that_is(
     [("schedule", LONG), ("schedule", "\ud800"), ("token", 2**60), ("until", "tomorrow")],
 )
 def test_what_else_is_wrong_with_a_tick_is_dropped_alone(
-    bench: Bench, caplog: pytest.LogCaptureFixture, field: str, value: Any
+    bench: Bench, warned: Warned, field: str, value: Any
 ) -> None:
     task = job(bench, lambda self: self.request.tick.entry)
     what = tick_now()
     request = send_tick(bench, task, what)
     assert bench.run(forged(request, tick={**what.write(), field: value})).value == what.entry
-    assert f"tick.{field}" in warnings(caplog)[0]
+    assert f"tick.{field}" in warned()[0]
 
 
 @pytest.mark.parametrize("ahead", [HOUR, MAX_CLOCK_SKEW / 2, END_OF_TIME])
@@ -125,10 +129,10 @@ def test_a_lock_goes_back_to_its_message_for_no_longer_than_the_task_says(
     assert all(left(bench, place) <= longest for place in bench.node.state.keys)
 
 
-def test_a_lock_without_end_is_warned_of(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_without_end_is_warned_of(bench: Bench, warned: Warned) -> None:
     request = bench.send(declare(bench))
     assert bench.run(forged_lock(request, expires_at=END_OF_TIME)).value == "ran"
-    assert "lock.expires_at" in warnings(caplog)[0]
+    assert "lock.expires_at" in warned()[0]
 
 
 def test_a_message_that_is_put_back_tells_no_endless_life_on(bench: Bench) -> None:
@@ -140,7 +144,7 @@ def test_a_message_that_is_put_back_tells_no_endless_life_on(bench: Bench) -> No
 
 @pytest.mark.parametrize("role", [Role.RUNNING, Role.FINISHED])
 def test_nobody_takes_a_lock_over_that_no_message_brings(
-    bench: Bench, caplog: pytest.LogCaptureFixture, role: Role
+    bench: Bench, warned: Warned, role: Role
 ) -> None:
     request = bench.send(declare(bench, lock_on_duplicate="raise"))
     free(bench)
@@ -149,7 +153,7 @@ def test_nobody_takes_a_lock_over_that_no_message_brings(
     )
     assert bench.run(forged_lock(request, owner=lease.owner)).value != "ran"
     assert value(bench) == lease.owner
-    assert "lock" in warnings(caplog)[0]
+    assert "lock" in warned()[0]
 
 
 @pytest.mark.parametrize(
@@ -173,12 +177,12 @@ def test_nobody_takes_a_lock_over_that_no_message_brings(
     ],
 )
 def test_a_lock_that_none_can_have_is_none(
-    bench: Bench, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
+    bench: Bench, warned: Warned, changes: dict[str, Any]
 ) -> None:
     request = bench.send(declare(bench))
     free(bench)
     assert bench.run(forged_lock(request, **changes)).value == "ran"
-    (warning,) = warnings(caplog)
+    (warning,) = warned()
     assert "lock" in warning
     assert len(warning) < 1000
 
@@ -198,10 +202,10 @@ def test_a_lock_on_other_keys_is_named_in_short(
     ],
 )
 def test_a_nonce_or_a_count_that_is_none_is_dropped(
-    bench: Bench, caplog: pytest.LogCaptureFixture, field: str, value: Any
+    bench: Bench, warned: Warned, field: str, value: Any
 ) -> None:
     assert bench.run(forged(bench.send(declare(bench)), **{field: value})).value == "ran"
-    assert field in warnings(caplog)[0]
+    assert field in warned()[0]
 
 
 @pytest.mark.parametrize(
@@ -217,46 +221,40 @@ def test_a_nonce_or_a_count_that_is_none_is_dropped(
     ],
 )
 def test_a_wait_that_none_can_have_begins_anew(
-    bench: Bench, caplog: pytest.LogCaptureFixture, changes: dict[str, Any]
+    bench: Bench, warned: Warned, changes: dict[str, Any]
 ) -> None:
     request = bench.send(job(bench))
     owned_by(bench, "other")
     waited = {"first_seen": time.time(), "requeues": 3, "retries": 0}
     assert bench.run(forged(request, **{**waited, **changes})).state == "RETRY"
     assert bench.receive()[HEADER]["requeues"] == 1
-    assert "first_seen" in warnings(caplog)[0]
+    assert "first_seen" in warned()[0]
 
 
-def test_a_wait_that_begins_later_begins_now(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wait_that_begins_later_begins_now(bench: Bench, warned: Warned) -> None:
     request = bench.send(job(bench))
     owned_by(bench, "other")
     bench.run(forged(request, first_seen=time.time() + HOUR, requeues=3, retries=0))
     again = bench.receive()[HEADER]
     assert (again["first_seen"] <= time.time(), again["requeues"]) == (True, 4)
-    assert not warnings(caplog)
+    assert not warned()
 
 
 @pytest.mark.parametrize("header", ["text", 7, ["list"]])
-def test_a_header_that_is_none_is_warned_of(
-    bench: Bench, caplog: pytest.LogCaptureFixture, header: Any
-) -> None:
+def test_a_header_that_is_none_is_warned_of(bench: Bench, warned: Warned, header: Any) -> None:
     request = {**bench.send(declare(bench)), HEADER: header}
     free(bench)
     assert bench.run(request).value == "ran"
-    assert len(warnings(caplog)) == 1
+    assert len(warned()) == 1
 
 
-def test_a_usual_header_is_not_warned_of(
-    bench: Bench, caplog: pytest.LogCaptureFixture, mode: str
-) -> None:
+def test_a_usual_header_is_not_warned_of(bench: Bench, warned: Warned, mode: str) -> None:
     task = declare(bench, retry_once, lock_mode=mode)
     request = bench.send(task, countdown=2 * MAX_CLOCK_SKEW, expires=3 * MAX_CLOCK_SKEW)
     with clock_off_by(2 * MAX_CLOCK_SKEW):  # the node's, too: now it is due
         bench.run(request)
         bench.run(bench.receive())
-    assert not warnings(caplog)
+    assert not warned()
 
 
 def test_a_task_with_an_endless_id_runs_once_and_retries_under_its_lock(bench: Bench) -> None:

@@ -75,9 +75,15 @@ def test_a_step_that_is_retried_keeps_the_key(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("failing", ["one", "two", "three"])
-@pytest.mark.parametrize("error", [ValueError("no"), Reject("to the dead letters", requeue=False)])
-def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str, error: Exception) -> None:
-    chained(bench, 3, {failing: raising(error)})
+def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str) -> None:
+    chained(bench, 3, {failing: raising(ValueError("no"))})
+    run_all(bench)
+    assert value(bench) is None
+
+
+@pytest.mark.parametrize("rejecting", ["one", "two", "three"])
+def test_a_step_that_goes_to_the_dead_letters_frees_the_key(bench: Bench, rejecting: str) -> None:
+    chained(bench, 3, {rejecting: raising(Reject("no", requeue=False))})
     run_all(bench)
     assert value(bench) is None
 
