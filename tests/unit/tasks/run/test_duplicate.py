@@ -58,6 +58,12 @@ def test_it_is_skipped_while_the_first_runs(bench: Bench, mode: str) -> None:
     assert found == ["skipped"]
 
 
+def test_a_second_delivery_of_a_skipped_one_is_ignored(bench: Bench) -> None:
+    first, again = sent_twice(bench, declare(bench))
+    bench.run(first)
+    assert [bench.run(again).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
+
+
 def test_it_runs_when_the_first_was_revoked(bench: Bench, mode: str, revoked: list[str]) -> None:
     task, runs = counting(bench, lock_mode=mode)
     first, again = sent_twice(bench, task)
