@@ -4,6 +4,7 @@ The commands, their arguments and their exit statuses.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -34,18 +35,28 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                # What cannot be written is an error of this command, and not of the end of Python.
+                sys.stdout.flush()
         except RedlockError as exc:
             click.echo(f"celery-redlock: {printable(str(exc))}", err=True)
             is_misuse = isinstance(exc, (ConfigurationError, LockKeyError))
             ctx.exit(MISUSED if is_misuse else FAILED)
         except BrokenPipeError:
-            # Python would report the same once more when it closes the stream.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             ctx.exit(128 + signal.SIGPIPE)
         except OSError as exc:
+            _discard_output()
             click.echo(f"celery-redlock: {exc}", err=True)
             ctx.exit(FAILED)
+
+
+def _discard_output() -> None:
+    """Discard what could not be written: Python would report it once more at its end."""
+    with contextlib.suppress(OSError):  # a test's output is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=_Group, invoke_without_command=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 
@@ -42,10 +43,12 @@ def test_nothing_that_nodes_have_controls_the_terminal(
     assert "\x1b]" not in output.out + output.err
 
 
-def test_a_full_disk_is_one_line() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(unbuffered: str) -> None:
     command = ("-m", "celery_redlock", "list", "--nodes", "memory://a")
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        ended = forked.run(*command, check=False, stdout=full.fileno())
+        ended = forked.run(*command, check=False, env=env, stdout=full.fileno())
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "No space left" in line
