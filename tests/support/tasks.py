@@ -38,8 +38,12 @@ class Bench:
         self.app = Celery(name, broker="memory://", backend="cache+memory://", set_as_current=False)
         self.node_url = f"memory://{name}"
         self.app.conf.update(
-            **{"redlock_nodes": [self.node_url], "task_default_queue": name, **conf}
+            redlock_nodes=[self.node_url],
+            task_default_queue=name,
+            # The results of all apps of a process are in one place.
+            result_backend_transport_options={"global_keyprefix": name},
         )
+        self.app.conf.update(conf)
         self.elsewhere = Redlock(self.node_url)
 
     def task(self, body: Callable[..., Any], **options: Any) -> Any:
