@@ -38,23 +38,24 @@ CELERY = (
 )
 PACKAGE = (*CELERY, "celery.bin.celery", "celery_redlock.cli", "celery_redlock.tasks", "rich.live")
 
+#: Bytes of the longest request.
 _MOST = 1_000_000
 
 
 class Program:
     """A program that runs, and its end."""
 
-    def __init__(self, told: socket.socket) -> None:
-        self._told = told
-        self.pid = int(told.recv(100))
+    def __init__(self, reports: socket.socket) -> None:
+        self._reports = reports
+        self.pid = int(reports.recv(100))
         self._status: int | None = None
 
     def wait(self, timeout: float = 3 * TIMEOUT) -> int:
         """Return its exit status, as `subprocess` has it."""
         if self._status is None:
-            self._told.settimeout(timeout)
-            self._status = int(self._told.recv(100))
-            self._told.close()
+            self._reports.settimeout(timeout)
+            self._status = int(self._reports.recv(100))
+            self._reports.close()
         return self._status
 
     def poll(self) -> int | None:
@@ -148,11 +149,11 @@ def _serve(asked: socket.socket) -> dict[str, Any]:
         for file in files:
             os.close(file)
     asked.close()
-    told, *streams = files
+    reports, *streams = files
     pid = os.fork()
     if pid:
-        _tell_of(pid, told, streams)
-    os.close(told)
+        _report_on(pid, reports, streams)
+    os.close(reports)
     for number, file in enumerate(streams):
         os.dup2(file, number)
         os.close(file)
@@ -160,13 +161,13 @@ def _serve(asked: socket.socket) -> dict[str, Any]:
     return found
 
 
-def _tell_of(pid: int, told: int, streams: list[int]) -> None:
-    """Tell of a program's start and end, and end with it."""
+def _report_on(pid: int, reports: int, streams: list[int]) -> None:
+    """Report a program's start and its end, and end with it."""
     for file in (0, 1, 2, *streams):
         os.close(file)
-    os.write(told, str(pid).encode())
+    os.write(reports, str(pid).encode())
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.write(told, str(status).encode())
+    os.write(reports, str(status).encode())
     os._exit(0)
 
 

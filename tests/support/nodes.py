@@ -152,9 +152,10 @@ class Nodes(ABC):
     def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
         """Set a key."""
 
-    @abstractmethod
     def put_many(self, node: int, owners: Mapping[str, str]) -> None:
         """Set keys."""
+        for name, owner in owners.items():
+            self.put(node, name, owner)
 
     @abstractmethod
     def forget(self, node: int, *names: str) -> None:
@@ -230,10 +231,6 @@ class MemoryNodes(Nodes):
     def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
         ends = self.now_us(node) // 1000 + round(ttl * 1000)
         self.nodes[node].state.keys[place(name)] = StoredKey(owner, ends)
-
-    def put_many(self, node: int, owners: Mapping[str, str]) -> None:
-        for name, owner in owners.items():
-            self.put(node, name, owner)
 
     def forget(self, node: int, *names: str) -> None:
         for name in names:

@@ -3,6 +3,7 @@
 -- which the waiter began to wait, and 2^32 ms more for each rank. Commands on both may fail, as
 -- for a user without the right; waiters are not woken then, and try again by themselves.
 local COMES_WITHIN = 250000  -- µs within which a woken waiter comes
+local MORE_FOR_LATE = 16  -- most that are woken in the place of those that did not come
 
 local function queue_of(key)
   return 'redlock-meta:waiting:' .. key
@@ -54,13 +55,13 @@ end
 -- Wake the waiters that come first, until one more is on its way than the key has free
 -- slots (0: an ordinary key, which is free), because the first may be gone. One that has not come
 -- within 250 ms is woken once more and forgotten; a worker that has its message enters it again.
--- For each of those, two others are woken, at most 16: a crowd that is gone is passed soon.
+-- Two others are woken for each of those, up to a bound: so a crowd that is gone is passed soon.
 -- While the key is paused, they would come in vain, and are not woken.
 local function wake(key, slots)
   local queue = queue_of(key)
   if not redis.pcall('ZRANGE', queue, 0, 0)[1] or paused_for(key) then return end
   local time = redis.call('TIME')
-  local now, wanted, more = time[1] * 1000000 + time[2], 2, 16
+  local now, wanted, more = time[1] * 1000000 + time[2], 2, MORE_FOR_LATE
   if slots > 0 then
     wanted = 1
     local holders = redis.call('MGET', unpack(slots_of(key, slots)))

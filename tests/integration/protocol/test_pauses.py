@@ -249,14 +249,11 @@ def test_the_lock_of_a_message_outlasts_refusals(servers: ServerNodes) -> None:
     wait_until(lambda: servers.owners("key") == [brought.owner] * 5)
 
 
-def test_the_lock_of_a_message_outlasts_refusals_of_memory_nodes(
-    redlock_memory_nodes: list[str],
-) -> None:
-    nodes = MemoryNodes(redlock_memory_nodes)  # they reply in their order
-    client, brought = sent_while_paused(nodes)
+def test_the_lock_of_a_message_outlasts_refusals_of_memory_nodes(memory: MemoryNodes) -> None:
+    client, brought = sent_while_paused(memory)  # these nodes reply in their order
     with pytest.raises(LockContended):
         client.acquire_for_task(["key"], reservation=brought)
-    wait_until(lambda: nodes.owners("key") == [brought.owner] * 5)
+    wait_until(lambda: memory.owners("key") == [brought.owner] * 5)
 
 
 def test_a_rate_that_the_publisher_takes_is_refused(nodes: Nodes) -> None:

@@ -240,17 +240,16 @@ def test_what_is_too_long_for_one_answer_is_told_in_several(any_nodes: Nodes) ->
 
 
 def test_a_claim_in_several_pieces_is_refused_when_a_newer_one_comes_in_between(
-    redlock_memory_nodes: list[str],
+    memory: MemoryNodes,
 ) -> None:
-    nodes = MemoryNodes(redlock_memory_nodes)
-    client = nodes.client()
+    client = memory.client()
     of(client).write(7, {f"entry {n}": (1, "x" * CHUNK_BYTES) for n in range(3)})
     exchange, said = client_of(client).transport.checkout().exchange, []
 
     def overtaken(batch: object, *args: object, **options: object) -> None:
         if len(said) == 1:
             for node in range(5):
-                nodes.run(node, read_register(RECORD, 9))
+                memory.run(node, read_register(RECORD, 9))
         said.append(batch)
         exchange(batch, *args, **options)  # type: ignore[arg-type]
 
@@ -394,14 +393,13 @@ def test_a_majority_of_broken_nodes_is_named(proxied: ServerNodes, how: str) -> 
     assert of(proxied.client()).claim(8) == {"a": VersionedValue(7, 3, "after")}
 
 
-def test_memory_nodes_that_talk_garbage_are_failed_nodes(redlock_memory_nodes: list[str]) -> None:
-    nodes = MemoryNodes(redlock_memory_nodes)
-    register = of(nodes.client())
+def test_memory_nodes_that_talk_garbage_are_failed_nodes(memory: MemoryNodes) -> None:
+    register = of(memory.client())
     for node in (0, 1):
-        nodes.nodes[node].garbage = True
+        memory.nodes[node].garbage = True
     register.write(7, {"a": (1, "text")})
     assert register.claim(8) == {"a": VersionedValue(7, 1, "text")}
-    nodes.nodes[2].garbage = True
+    memory.nodes[2].garbage = True
     with pytest.raises(QuorumUnavailable, match="answered garbage"):
         register.read()
 

@@ -275,7 +275,7 @@ def test_of_a_crowd_that_does_not_come_each_release_passes_more(held: Nodes) -> 
         passed.append(len(held.woken(0)))
         held.put(0, "key", "holder")
         pass_time(held, COMES_WITHIN_US)
-    # Those that have not come, once more, and others: as many as are needed and two for each.
+    # Those that are late are woken once more, and beside them two others, and two for each of them.
     assert passed == [2, 2 + 6, 6 + 14, 14 + 2 + MORE_FOR_LATE]
 
 

@@ -22,7 +22,7 @@ from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.publish import node_reports
 from celery_redlock.testing import LocalCluster
 from tests.support import forked
-from tests.support.events import counters
+from tests.support.events import counters, listening
 from tests.support.signals import kept_handlers
 from tests.support.waiting import wait_until
 
@@ -227,14 +227,9 @@ def test_a_failing_minority_is_warned_of_and_counted(
     guarded: LocalCluster, refused: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     job = publisher([*guarded.urls[:2], refused[0]])
-    heard: list[dict[str, str]] = []
-
-    def hear(nodes: dict[str, str], **_: Any) -> None:
-        heard.append(nodes)
-
-    lock_node_failed.connect(hear)
     before = counters()["lock_node_failed"]
-    wait_until(lambda: job.delay(next(_numbers)) and heard)
+    with listening(lock_node_failed) as heard:
+        wait_until(lambda: job.delay(next(_numbers)) and heard)
 
     assert counters()["lock_node_failed"] - before == len(heard)
     (line,) = warnings_of(caplog)

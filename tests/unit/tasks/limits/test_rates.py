@@ -40,7 +40,7 @@ started = partial(rated, lock_mode="while_executing")
 
 @pytest.fixture
 def full(bench: Bench) -> None:
-    """Two programs have had the key, as many as may within the hour."""
+    """Use the rate up: two programs have had the key within the hour."""
     for _ in range(2):
         bench.elsewhere.acquire(Rate("k", "2/h"))
 
