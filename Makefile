@@ -75,19 +75,21 @@ demo-no-lock: $(DEMO_READY) ## the same work without the lock: updates are lost
 recording: $(DEMO_READY) ## what `make demo` shows on a terminal, as a moving picture in docs/images
 	@$(DEMO)/bin/python -m examples.demo --record docs/images/demo.svg
 
-# Each process has its own broker, lock nodes and workers.
-PROCESSES ?= 4
-PARALLEL := --numprocesses $(PROCESSES) --dist worksteal
+# Each process has its own broker, lock nodes and workers, and often waits for them.
+PROCESSES ?= 6
+PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
 BRIEF := --hypothesis-profile brief
-QUICK := $(PARALLEL) $(BRIEF) --quiet -m "not full"
+QUICK = $(PARALLEL) $(BRIEF) --quiet -m "not full"
 
 # What fails is tried once more by itself, after the others: see tests/support/rerun.py.
-TESTS := -m tests.support.rerun $(PARALLEL) --durations 10
+TESTS = -m tests.support.rerun $(PARALLEL) --durations 10
 
 # Each promise once; with ALL=1, everything that needs nothing but wheels.
 CHOSEN = $(if $(ALL),,$(BRIEF)) -m "$(if $(ALL),,not full and )not duration and not system and not containers"
 
+# Units wait for nobody.
 .PHONY: quick
+quick: PROCESSES := 3
 quick: $(READY) ## before each commit: units, tables of rules, stale planted faults; SINCE=main runs what a change touches
 ifdef SINCE
 	@paths=$$($(BIN)/python -m tests.support.touched $(SINCE)) && \
@@ -101,7 +103,7 @@ test: $(READY) ## before each push: each promise once, on real servers and worke
 	$(BIN)/python $(TESTS) $(CHOSEN)
 
 .PHONY: test-full
-test-full: ## all evidence, step by step, with a table at the end; needs Debian packages and Docker, and an hour and a half
+test-full: ## all evidence, step by step, with a table at the end; needs Debian packages, Docker and two to three hours
 	@$(PYTHON) -m tests.steps full
 
 .PHONY: gate

@@ -17,6 +17,9 @@ from pathlib import Path
 #: How many failed tests a busy machine may explain.
 NOISE = 15
 
+#: What fails after so many would add nothing.
+ENOUGH = 100
+
 PASSED_ALONE = Path("build/passed-alone.txt")
 
 #: Where pytest remembers what failed.
@@ -27,7 +30,8 @@ def run(arguments: list[str]) -> int:
     """Run the tests, at most twice; return pytest's exit status."""
     pytest = [sys.executable, "-m", "pytest", *arguments]
     PASSED_ALONE.unlink(missing_ok=True)
-    status = subprocess.run([*pytest, "--cache-clear"], check=False).returncode
+    first = ["--cache-clear", "--maxfail", str(ENOUGH)]
+    status = subprocess.run([*pytest, *first], check=False).returncode
     failed = last_failed()
     if status != 1 or len(failed) > NOISE:
         return status

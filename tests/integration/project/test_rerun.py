@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rerun import NOISE, PASSED_ALONE
+from tests.support.rerun import ENOUGH, NOISE, PASSED_ALONE
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,7 +39,7 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(suite: Path, *texts: str) -> subprocess.CompletedProcess[str]:
+def run(suite: Path, *texts: str, processes: int = 0) -> subprocess.CompletedProcess[str]:
     for number, text in enumerate(texts):
         (suite / f"test_{number}.py").write_text(text)
     # The tests that run it have their own options and temporary folders. The plugins that are
@@ -49,7 +49,7 @@ def run(suite: Path, *texts: str) -> subprocess.CompletedProcess[str]:
     }
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.rerun", "--numprocesses", "2"],
+        [sys.executable, "-m", "tests.support.rerun", "--numprocesses", str(processes)],
         cwd=suite,
         env={**environment, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -71,7 +71,7 @@ def test_a_test_that_passes_alone_is_kept_in_a_file(suite: Path) -> None:
 
 
 def test_a_fault_fails_the_run_beside_a_noisy_test(suite: Path) -> None:
-    done = run(suite, NOISY, FAULTY)
+    done = run(suite, NOISY, FAULTY, processes=2)
     assert done.returncode == 1
     assert done.stdout.count("FAILED test_1.py::test_faulty") == 2  # in both passes
 
@@ -93,6 +93,14 @@ def test_a_failure_of_an_earlier_run_is_not_tried_again(suite: Path) -> None:
 def test_more_failures_than_noise_explains_are_not_tried_again(suite: Path) -> None:
     done = run(suite, *[NOISY.replace("seen", f"seen{at}") for at in range(NOISE + 1)])
     assert done.returncode == 1
+    assert "once more" not in done.stdout
+
+
+def test_a_run_ends_when_more_failures_would_add_nothing(suite: Path) -> None:
+    many = FAULTY.replace("test_faulty():", "test_faulty_{}():")
+    done = run(suite, "".join(many.format(at) for at in range(10 * ENOUGH)), processes=2)
+    assert done.returncode != 0
+    assert f"stopping after {ENOUGH} failures" in done.stdout
     assert "once more" not in done.stdout
 
 
