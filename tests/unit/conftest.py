@@ -17,6 +17,8 @@ from weakref import WeakSet
 import pytest
 from celery import signals
 
+from celery_redlock.transport.memory import transport
+
 #: What a unit test may not do, by the names of Python's audit events.
 REFUSED = {
     "os.exec": "starts a process",
@@ -79,6 +81,14 @@ def no_process_and_no_socket() -> Iterator[None]:
     _done.clear()
     yield
     assert not _done, f"{_done[0]}: move it to tests/integration"
+
+
+@pytest.fixture(autouse=True)
+def no_nodes_of_other_tests() -> Iterator[None]:
+    """Have no `memory://` URL name a node of an earlier test, which may hold locks still."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(transport, "_nodes", {})
+        yield
 
 
 @pytest.fixture(autouse=True)
