@@ -143,6 +143,13 @@ def message_options(task: TaskLike) -> dict[str, Any]:
     return options
 
 
+def ignores_result(task: TaskLike, request: RequestLike) -> Any:
+    """Return whether the result of a message's task is ignored."""
+    # The class of a request has False where the message has no value.
+    requested = vars(request).get("ignore_result")
+    return task.ignore_result if requested is None else requested
+
+
 def trace_anew(task: Any, app: AppLike) -> None:
     """Rebuild the task's tracer if Celery has built one: the old one would skip the lock."""
     if task.__trace__ is not None:

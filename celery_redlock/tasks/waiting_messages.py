@@ -33,6 +33,7 @@ from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import PAUSE_PREFIX, QUORUM, places_in_header, wake_channel
 from celery_redlock.protocol.votes import Granted, Refused
 from celery_redlock.tasks.border import RequestLike, is_revoked, scheduled_in, timer_entry_of
+from celery_redlock.tasks.busy_worker import is_busy, return_to_queue
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.priority import rank_of
@@ -198,7 +199,10 @@ class WaitingMessages:
             self._held[name] = held
         self._listen(held.channels)
         self._look_at_intervals()
-        self._look([name])
+        if envelope.returns:  # another worker had no process for it
+            self._consumer.timer.call_after(SETTLING, self._start, (name,))
+        else:
+            self._look([name])
 
     def close(self) -> None:
         """Start no more messages. Idempotent."""
@@ -291,7 +295,8 @@ class WaitingMessages:
         call = getattr(entry, "entry", entry)
         fun, args, kwargs = call.fun, call.args, call.kwargs
         call.args = ()  # or Celery would still list the message as scheduled
-        fun(*args, **kwargs)
+        if not return_to_queue(self._consumer, held.request):
+            fun(*args, **kwargs)
 
     def _look_at_intervals(self) -> None:
         if not self._is_ticking:
@@ -303,8 +308,15 @@ class WaitingMessages:
         self._is_ticking = False
         self.prune()
         with self._lock:
-            by_keys = _by_keys(self._asleep())
+            asleep = self._asleep()
+            by_keys = _by_keys(asleep)
             is_left = bool(self._held) and not self._closed
+        if is_busy(self._consumer):
+            # At its ETA, a message would begin to wait for a process, and no release would wake it.
+            next_look = time.monotonic() + LOOKS_EVERY + AT_ETA
+            for name, held in asleep:
+                if held.until < next_look:
+                    self._soon(self._start, name)
         # New keys first, then those at which it looked longest ago.
         new = [keys for keys in by_keys if keys not in self._looked_at]
         earlier = [keys for keys in self._looked_at if keys in by_keys]

@@ -2,10 +2,11 @@
 Messages that wait for one key, from the refusal over the requeue to the wake-up and the next try.
 
 The node runs the shipped scripts' meaning. The broker and the worker's main process
-(`tasks/waiting_messages.py`) are modelled: a message is on its way, kept until its ETA, or started;
-the main process looks in three steps, between which anything may happen: it collects messages, has
-them put back into their wait queues, and inspects the key. ETAs and the looks at intervals are left
-out: where nothing else is left to do, no message may wait for a key that is free.
+(`tasks/waiting_messages.py`) are modelled: a message is on its way, kept until its ETA, or started.
+It may then wait for a process for any time, in its worker or in its queue. The main process looks
+in three steps, between which anything may happen: it collects messages, enters them in their wait
+queues again, and inspects the key. ETAs and the looks at intervals are not modelled: where nothing
+else is left to do, no message may wait for a key that is free.
 """
 
 from __future__ import annotations

@@ -87,6 +87,65 @@ WAITING = (
         ),
     ),
     fault(
+        "a message that may start waits in a busy worker",
+        tested("test_it_is_the_same_message"),
+        ("tasks/busy_worker.py::return_to_queue", "not is_busy(consumer)", "is_busy(consumer)"),
+    ),
+    fault(
+        "a message whose ETA comes waits in a busy worker",
+        tested("test_a_busy_worker_does_not_wait_for_the_eta_of_a_message"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._look_at_next",
+            "if is_busy(self._consumer):",
+            "if not is_busy(self._consumer):",
+        ),
+    ),
+    fault(
+        "busy workers return a message without end",
+        tested("test_busy_workers_return_it_a_few_times_and_then_it_is_as_any_other"),
+        (
+            "tasks/busy_worker.py::return_to_queue",
+            "returns=envelope.returns + 1",
+            "returns=1",
+        ),
+    ),
+    fault(
+        "a message that has returned waits for its ETA beside a process that is free",
+        tested("test_a_message_that_has_returned_starts_at_once"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages.add",
+            "if envelope.returns:",
+            "if not envelope.returns:",
+        ),
+    ),
+    fault(
+        "a message is acknowledged before it is sent to its queue again",
+        tested("test_it_is_sent_before_it_is_acknowledged"),
+        (
+            "tasks/busy_worker.py::return_to_queue",
+            "send_again(",
+            "request.acknowledge() or send_again(",
+        ),
+    ),
+    fault(
+        "a message that was delivered again returns to its queue as one that was not",
+        tested("test_it_stays_where_another_worker_would_gain_nothing"),
+        (
+            "tasks/busy_worker.py::return_to_queue",
+            ' or request.delivery_info["redelivered"]',
+            "",
+        ),
+    ),
+    fault(
+        "a message returns to a long queue, behind all others",
+        tested("test_it_stays_where_another_worker_would_gain_nothing"),
+        (
+            "tasks/busy_worker.py::return_to_queue",
+            " or _length(consumer, queue) > len(worker_state.reserved_requests)",
+            "",
+        ),
+    ),
+    fault(
         "nodes are asked to forget a waiter that none of them remembers",
         tested("test_each_node_gets_two_commands_of_a_run_that_need_not_wait"),
         (

@@ -15,6 +15,7 @@ from celery_redlock.core import Reservation
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import can_hold_lock
 from celery_redlock.protocol.timing import milliseconds
+from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.message.header_values import read_count, read_moment, read_text
 from celery_redlock.tasks.message.owner_label import LONGEST_ID, parse_owner
 from celery_redlock.tasks.message.tick import Tick
@@ -104,6 +105,7 @@ class Envelope:
         after: id, as in an owner value, of a task that had ended when the message was sent. That
             task may still hold the lock for a moment; the message waits for its release.
         waits_for: node keys that were held when the message was requeued.
+        returns: how often busy workers have returned it to its queue since.
     """
 
     nonce: str = ""
@@ -117,6 +119,7 @@ class Envelope:
     duplicate_of: Original | None = None
     after: str | None = None
     waits_for: tuple[str, ...] = ()
+    returns: int = 0
 
     @classmethod
     def read(cls, headers: Mapping[str, Any] | None) -> Self:
@@ -136,6 +139,7 @@ class Envelope:
             duplicate_of=_original(header.get("duplicate_of")),
             after=read_text(header.get("after"), LONGEST_ID),
             waits_for=bounded_waits_for(header.get("waits_for")),
+            returns=read_count(header.get("returns")) or 0,
         )
 
     def write(self) -> dict[str, Any]:
@@ -171,6 +175,8 @@ class Envelope:
             header["retries"] = self.wait_history.retries
         if self.waits_for:
             header["waits_for"] = list(self.waits_for)
+        if self.returns:
+            header["returns"] = self.returns
         return header
 
     def waiter(self, task_id: str, rank: int) -> Waiter:
@@ -184,8 +190,20 @@ class Envelope:
     ) -> Self:
         """Return the envelope of the same message after a requeue."""
         return replace(
-            self, wait_history=wait_history, begun=begun, waits_for=bounded_waits_for(waits_for)
+            self,
+            wait_history=wait_history,
+            begun=begun,
+            waits_for=bounded_waits_for(waits_for),
+            returns=0,
         )
+
+
+def send_again(task: TaskLike, request: RequestLike, envelope: Envelope, **options: Any) -> None:
+    """Send the same message again, with this envelope; it has no ETA unless one is given."""
+    headers = {**(request.as_execution_options()["headers"] or {}), HEADER: envelope.write()}
+    ignored = ignores_result(task, request)
+    again = task.signature_from_request(request, headers=headers, ignore_result=ignored, **options)
+    again.apply_async()
 
 
 def _reservation(lock: Any) -> Reservation | None:

@@ -23,6 +23,7 @@ from celery_redlock.core.failures import Refusal
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
 from celery_redlock.protocol.texts import shortened
+from celery_redlock.tasks.border import ignores_result
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import result_of
@@ -55,7 +56,6 @@ from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.requeue import (
     delay_after,
     fail_exhausted,
-    ignores_result,
     longest_delay,
     republish,
     requeue,

@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from celery.exceptions import Reject
 
@@ -22,9 +22,13 @@ from celery_redlock.core.failures import Refusal
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol.keys import QUORUM, given_back, in_header, pause_of
-from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike
+from celery_redlock.tasks.border import (
+    AppLike,
+    RequestLike,
+    ignores_result,
+)
 from celery_redlock.tasks.events import Event, emit
-from celery_redlock.tasks.message.envelope import HEADER, WaitHistory, bounded_waits_for
+from celery_redlock.tasks.message.envelope import HEADER, WaitHistory, bounded_waits_for, send_again
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.request_state import state_of
@@ -195,19 +199,12 @@ def republish(
         requeues=wait_history.requeues + 1,
         retries=wait_history.retries,
     )
-    headers = dict(request.as_execution_options()["headers"] or {})
-    headers[HEADER] = lock_request.envelope.waiting(
+    envelope = lock_request.envelope.waiting(
         later,
         begun=begun or lock_request.may_have_begun,
         waits_for=waits_for,
-    ).write()
-    again = lock_request.task.signature_from_request(
-        request,
-        countdown=delay,
-        headers=headers,
-        ignore_result=ignores_result(lock_request.task, request),
     )
-    again.apply_async()
+    send_again(lock_request.task, request, envelope, countdown=delay)
 
 
 def _waits_for(lock_request: LockRequest, error: LockNotAcquired) -> Sequence[str]:
@@ -221,13 +218,6 @@ def _waits_for(lock_request: LockRequest, error: LockNotAcquired) -> Sequence[st
     keys = given_back(refusal.refused) or (lock_request.held_keys if error.split else ())
     pauses = [pause_of(key.stored) for key in refusal.keys if refusal.is_paused]
     return bounded_waits_for([*map(in_header, keys), *dict.fromkeys(pauses)])
-
-
-def ignores_result(task: TaskLike, request: RequestLike) -> Any:
-    """Return whether the task's result is ignored."""
-    # The class of a request has False where the message has no value.
-    requested = vars(request).get("ignore_result")
-    return task.ignore_result if requested is None else requested
 
 
 def fail_exhausted(

@@ -20,7 +20,7 @@ from celery_redlock.protocol.keys import QUORUM, in_header, pause_of, wake_chann
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.tasks import waiting_messages
 from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
-from celery_redlock.tasks.waiting_messages import AT_ETA, SETTLING, WaitingMessages
+from celery_redlock.tasks.waiting_messages import AT_ETA, LOOKS_EVERY, SETTLING, WaitingMessages
 from celery_redlock.transport import Listener
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
@@ -48,6 +48,7 @@ class Worker:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.timer = Timer()
+        self.pool = SimpleNamespace(num_processes=1)
         self.started: list[str] = []
         self.waiting = WaitingMessages(self)
 
@@ -64,11 +65,13 @@ class Worker:
         since: float = 1.0,
         eta: float = 60.0,
         priority: int = 0,
+        returns: int = 0,
     ) -> Any:
         """Receive a requeued message as Celery does: the signal first, then the timer."""
         request = request_of(self.app, name, eta, priority)
         history = WaitHistory(first_seen=since, requeues=1, retries=0)
-        self.waiting.add(request, Envelope(wait_history=history, waits_for=keys or (key,)))
+        envelope = Envelope(wait_history=history, waits_for=keys or (key,), returns=returns)
+        self.waiting.add(request, envelope)
         request._eta_timer_entry = self.timer.call_at(
             time.monotonic() + eta, self.start, (request,)
         )
@@ -137,6 +140,40 @@ def test_a_message_whose_eta_has_come_is_not_started_again(worker: Worker) -> No
     settle(worker, "a")
     worker.waiting.on_wake("a", CHANNEL)
     assert started(worker) == ["a"]
+
+
+def test_a_message_that_returns_to_its_queue_is_not_started(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[str] = []
+    monkeypatch.setattr(
+        waiting_messages,
+        "return_to_queue",
+        lambda _, request: request.id == "a" and not returned.append(request.id),  # type: ignore[func-returns-value]
+    )
+    worker.receive("a")
+    worker.waiting.on_wake("a", CHANNEL)
+    assert started(worker) == []
+    assert returned == ["a"]
+
+
+@pytest.mark.parametrize(("processes", "begins"), [(0, ["soon"]), (1, [])], ids=["busy", "idle"])
+def test_a_busy_worker_does_not_wait_for_the_eta_of_a_message(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, processes: int, begins: list[str]
+) -> None:
+    monkeypatch.setattr(waiting_messages, "SETTLING", 0.0)
+    monkeypatch.setattr(waiting_messages, "return_to_queue", lambda *_: False)
+    worker.pool.num_processes = processes
+    worker.receive("soon", eta=LOOKS_EVERY)
+    worker.receive("later")
+    worker.waiting._look_at_next()
+    assert started(worker) == begins
+
+
+def test_a_message_that_has_returned_starts_at_once(worker: Worker) -> None:
+    worker.receive("other")
+    worker.receive("a", returns=1)
+    settle(worker, "a")
 
 
 def test_a_message_whose_timer_was_cancelled_is_not_started(worker: Worker) -> None:

@@ -1,0 +1,159 @@
+"""A message that a busy worker keeps returns to its queue as it was, or stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.worker.request import Request
+from kombu import Message, Queue
+
+from celery_redlock.tasks import busy_worker
+from celery_redlock.tasks.busy_worker import MOST_RETURNS, return_to_queue, worker_state
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, WaitHistory
+from tests.support.tasks import Bench
+
+
+class BusyWorker:
+    """The consumer of a worker with one process, which has a body to run."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.app = bench.app
+        self.bench = bench
+        self.pool = SimpleNamespace(num_processes=1)
+        queue = Queue(bench.app.conf.task_default_queue)
+        self.task_consumer = SimpleNamespace(queues=[queue])
+        self.qos = SimpleNamespace(decrement_eventually=lambda: self.calls.append("fetch one more"))
+        self.calls: list[str] = []
+
+    def keep(self, task: Any, *args: Any, **options: Any) -> Request:
+        """Send a message with an ETA, and keep it."""
+        task.apply_async(args, countdown=60, **options)
+        return Request(
+            self.bench.take(),
+            app=self.app,
+            task=task,
+            on_ack=lambda *_: self.calls.append(f"ack, sent: {self.bench.queue_length}"),
+        )
+
+
+@pytest.fixture
+def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> BusyWorker:
+    monkeypatch.setattr(worker_state, "reserved_requests", {"a body"})
+    return BusyWorker(bench)
+
+
+@pytest.fixture
+def task(bench: Bench) -> Any:
+    return bench.task(lambda *_, **__: "ran", lock_key="k")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kwargs": {"size": 2}, "priority": 3, "expires": 600, "time_limit": 9, "shadow": "x"},
+        {"headers": {"redlock": {"nonce": "n", "waits_for": ["redlock:k"]}, "of a user": "kept"}},
+        {"retries": 2, "root_id": "root", "parent_id": "parent", "ignore_result": True},
+    ],
+    ids=["options", "headers", "a retry"],
+)
+def test_it_is_the_same_message(
+    worker: BusyWorker, task: Any, bench: Bench, options: dict[str, Any]
+) -> None:
+    kept = worker.keep(task, "an argument", link=task.si("then"), **options)
+    assert return_to_queue(worker, kept)
+    before, after = kept.message, bench.take()
+    assert after.payload == before.payload
+    assert same_headers(after) == same_headers(before)
+    assert replace(Envelope.read(after.headers), returns=0) == Envelope.read(before.headers)
+    for name in ("priority", "correlation_id", "delivery_mode"):
+        assert after.properties.get(name) == before.properties.get(name)
+
+
+def same_headers(message: Message) -> dict[str, Any]:
+    """Return the headers other than its sender and the time when it may start."""
+    varies = {HEADER, "eta", "argsrepr", "kwargsrepr", "origin"}
+    return {name: value for name, value in message.headers.items() if name not in varies}
+
+
+def test_busy_workers_return_it_a_few_times_and_then_it_is_as_any_other(
+    worker: BusyWorker, task: Any, bench: Bench
+) -> None:
+    kept = worker.keep(task)
+    etas = []
+    for _ in range(MOST_RETURNS):
+        assert return_to_queue(worker, kept)
+        message = bench.take()
+        etas.append(message.headers["eta"])
+        kept = Request(message, app=bench.app, task=task)
+    assert all(etas[:-1])
+    assert etas[-1] is None
+
+
+def test_a_requeue_begins_to_count_anew() -> None:
+    history = WaitHistory(first_seen=1.0, requeues=1, retries=0)
+    assert Envelope(returns=3).waiting(history, begun=False).returns == 0
+
+
+def test_it_is_sent_before_it_is_acknowledged(worker: BusyWorker, task: Any) -> None:
+    kept = worker.keep(task)
+    assert return_to_queue(worker, kept)
+    assert worker.calls == ["ack, sent: 1", "fetch one more"]
+
+
+def test_the_worker_forgets_it(worker: BusyWorker, task: Any) -> None:
+    kept = worker.keep(task)
+    worker_state.requests[kept.id] = kept
+    assert return_to_queue(worker, kept)
+    assert kept.id not in worker_state.requests
+
+
+def free_a_process(worker: BusyWorker, _: Request) -> None:
+    worker.pool.num_processes = 2
+
+
+def be_delivered_again(_: BusyWorker, request: Request) -> None:
+    request.delivery_info["redelivered"] = True
+
+
+def stop_reading(worker: BusyWorker, _: Request) -> None:
+    worker.task_consumer.queues = [Queue("another")]
+
+
+def fill_the_queue(worker: BusyWorker, request: Request) -> None:
+    for _ in range(2):
+        request.task.apply_async()
+
+
+def revoke(_: BusyWorker, request: Request) -> None:
+    worker_state.revoked.add(request.id)
+
+
+@pytest.mark.parametrize(
+    "change", [free_a_process, be_delivered_again, stop_reading, fill_the_queue, revoke]
+)
+def test_it_stays_where_another_worker_would_gain_nothing(
+    worker: BusyWorker, task: Any, change: Callable[[BusyWorker, Request], None]
+) -> None:
+    kept = worker.keep(task)
+    change(worker, kept)
+    before = worker.bench.queue_length
+    assert not return_to_queue(worker, kept)
+    assert worker.bench.queue_length == before
+    assert worker.calls == []
+
+
+@pytest.mark.parametrize("fails", ["_length", "send_again"])
+def test_it_stays_where_the_broker_does_not_answer(
+    worker: BusyWorker, task: Any, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ConnectionError("gone")
+
+    kept = worker.keep(task)
+    monkeypatch.setattr(busy_worker, fails, fail)
+    assert not return_to_queue(worker, kept)
+    assert worker.calls == []
