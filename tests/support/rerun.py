@@ -4,7 +4,8 @@ Runs pytest, and what failed once more by itself: `python -m tests.support.rerun
 Takes pytest's arguments. Tests run beside each other; those that failed run again one at a time,
 with nothing beside them, as with `regrtest --rerun` of CPython. A test that fails again fails
 the run. One that passes alone is named at the end and in `build/passed-alone.txt`: it has a
-fault to be found. After more than `NOISE` failures nothing runs again.
+fault to be found. After more than `NOISE` failures nothing runs again, and each process stops
+after so many of its own: where locks stay, hundreds of tests would wait for their deadlines.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from pathlib import Path
 #: How many failed tests a busy machine may explain.
 NOISE = 15
 
-#: What fails after so many would add nothing.
-ENOUGH = 100
-
 PASSED_ALONE = Path("build/passed-alone.txt")
 
 #: Where pytest remembers what failed.
@@ -30,7 +28,7 @@ def run(arguments: list[str]) -> int:
     """Run the tests, at most twice; return pytest's exit status."""
     pytest = [sys.executable, "-m", "pytest", *arguments]
     PASSED_ALONE.unlink(missing_ok=True)
-    first = ["--cache-clear", "--maxfail", str(ENOUGH)]
+    first = ["--cache-clear", "--maxfail", str(NOISE + 1)]
     status = subprocess.run([*pytest, *first], check=False).returncode
     failed = last_failed()
     if status != 1 or len(failed) > NOISE:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rerun import ENOUGH, NOISE, PASSED_ALONE
+from tests.support.rerun import NOISE, PASSED_ALONE
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,11 +96,11 @@ def test_more_failures_than_noise_explains_are_not_tried_again(suite: Path) -> N
     assert "once more" not in done.stdout
 
 
-def test_a_run_ends_when_more_failures_would_add_nothing(suite: Path) -> None:
+def test_each_process_stops_after_more_failures_than_noise_explains(suite: Path) -> None:
     many = FAULTY.replace("test_faulty():", "test_faulty_{}():")
-    done = run(suite, "".join(many.format(at) for at in range(10 * ENOUGH)), processes=2)
+    done = run(suite, "".join(many.format(at) for at in range(10 * NOISE)), processes=2)
     assert done.returncode != 0
-    assert f"stopping after {ENOUGH} failures" in done.stdout
+    assert f"{2 * (NOISE + 1)} failed" in done.stdout
     assert "once more" not in done.stdout
 
 
