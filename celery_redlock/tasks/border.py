@@ -192,6 +192,14 @@ def is_revoked(request: Any) -> bool:
     )
 
 
+def most_processes(consumer: Any) -> int:
+    """Return how many processes, threads or greenlets a worker's pool may have at most."""
+    pool = consumer.pool
+    # gevent counts the greenlets that run, before Celery 5.7; an autoscaler has an upper limit.
+    autoscaled = getattr(consumer.controller, "max_concurrency", None)
+    return max(pool.num_processes or 0, pool.limit or 0, autoscaled or 0)
+
+
 def scheduled_in(timer: Any) -> Iterator[Any]:
     """Yield the entries that a worker's timer calls later."""
     yield from list(timer.schedule._queue)

@@ -4,6 +4,7 @@ A message that a busy worker keeps returns to its queue, for a worker that has a
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from celery.worker import state as worker_state
 from kombu.exceptions import ChannelError
 
 from celery_redlock._log import event_logger
-from celery_redlock.tasks.border import context_of, is_revoked
+from celery_redlock.tasks.border import context_of, is_revoked, most_processes
 from celery_redlock.tasks.message.envelope import Envelope, send_again
 
 logger = event_logger(__name__)
@@ -23,73 +24,129 @@ MOST_RETURNS = 3
 KEPT_FOR = 2.0
 
 
-def is_busy(consumer: Any) -> bool:
-    """Return whether a message that a worker starts now has to wait for a process."""
-    processes: int = consumer.pool.num_processes
-    return len(worker_state.reserved_requests) >= processes
+#: Seconds without a further attempt after the broker has not answered: each holds up the worker.
+PAUSE_AFTER_FAILURE = 30.0
 
 
-def return_to_queue(consumer: Any, request: Any) -> bool:
+class BusyWorker:
     """
-    Send a message that a worker keeps to its queue again; return whether that was done.
+    Returns messages of a worker whose processes are busy.
 
-    It is done if all processes are busy, and no more messages wait in the queue than are before it
-    in this worker. Another worker that gets it starts it; one that is busy, perhaps this one again,
-    returns it once more, up to `MOST_RETURNS` in a row. After that it has no ETA, and is a message
-    as any other.
-
-    It is sent before it is acknowledged, like a requeued message. If the worker is lost in between,
-    it comes twice, under the same id.
+    Args:
+        consumer: Celery's consumer.
     """
-    if not is_busy(consumer) or is_revoked(request) or request.delivery_info["redelivered"]:
-        return False
-    try:
-        queue = _queue_of(consumer, request.delivery_info)
-        if queue is None or _length(consumer, queue) > len(worker_state.reserved_requests):
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._not_before = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message that the worker starts now has to wait for a process."""
+        return self._ahead >= most_processes(self._consumer)
+
+    @property
+    def _ahead(self) -> int:
+        """How many messages run in the worker, or wait for a process."""
+        return len(worker_state.reserved_requests)
+
+    def returns(self, request: Any) -> bool:
+        """
+        Send a message that the worker keeps to its queue again; return whether that was done.
+
+        It is done if all processes are busy, and no more messages wait in the queue than are before
+        it in this worker. Another worker that gets it starts it; one that is busy, perhaps this one
+        again, returns it once more, up to `MOST_RETURNS` in a row. After that it has no ETA, and is
+        a message as any other.
+
+        It is sent before it is acknowledged, like a requeued message. If the worker is lost in
+        between, or its connection to the broker, it comes twice, under the same id.
+        """
+        if not self.is_busy or not _may_return(request) or time.monotonic() < self._not_before:
             return False
         envelope = Envelope.read(request.request_dict)
         envelope = replace(envelope, returns=envelope.returns + 1)
-        countdown = KEPT_FOR if envelope.returns < MOST_RETURNS else None
-        send_again(request.task, context_of(request), envelope, countdown=countdown)
-    except Exception as error:  # whatever the broker cannot do, the message is here
-        logger.debug(
-            "return-to-queue-failed",
-            "Task %(task)s[%(task_id)s] stays in this worker, whose processes are busy: it could "
-            "not be sent to its queue again: %(error)r",
-            task=request.name,
-            task_id=request.id,
-            error=error,
-        )
-        return False
-    request.acknowledge()
-    worker_state.task_ready(request)
-    consumer.qos.decrement_eventually()
-    if envelope.returns == 1:
-        logger.info(
-            "task-returned-to-queue",
-            "Task %(task)s[%(task_id)s] may start, and all processes of this worker are busy: it "
-            "returns to its queue",
-            task=request.name,
-            task_id=request.id,
-        )
-    return True
-
-
-def _queue_of(consumer: Any, delivery_info: Any) -> str | None:
-    """Return the queue that a message came from; None if this worker has stopped reading it."""
-    exchange, routing_key = delivery_info["exchange"], delivery_info["routing_key"]
-    for queue in consumer.task_consumer.queues:
-        if (exchange, routing_key) in {("", queue.name), (queue.exchange.name, queue.routing_key)}:
-            return str(queue.name)
-    return None
-
-
-def _length(consumer: Any, queue: str) -> int:
-    """Return how many messages wait in a queue."""
-    with consumer.app.connection_or_acquire() as connection:
-        # Or kombu would try without end, in the worker's event loop.
-        connection.ensure_connection(max_retries=1, interval_start=0)
         try:
-            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
-        except ChannelError:  # on Redis, an empty queue is none
+            if not self._send(request, envelope):
+                return False
+        except Exception as error:  # whatever the broker cannot do, the message is here
+            self._not_before = time.monotonic() + PAUSE_AFTER_FAILURE
+            logger.debug(
+                "return-to-queue-failed",
+                "Task %(task)s[%(task_id)s] stays in this worker, whose processes are busy: it "
+                "could not be sent to its queue again: %(error)r",
+                task=request.name,
+                task_id=request.id,
+                error=error,
+            )
+            return False
+        try:
+            request.acknowledge()
+        finally:
+            # A copy that has come already has the same id.
+            if worker_state.requests.get(request.id) is request:
+                worker_state.task_ready(request)
+            self._consumer.qos.decrement_eventually()
+        if envelope.returns == 1:
+            logger.info(
+                "task-returned-to-queue",
+                "Task %(task)s[%(task_id)s] may start, and all processes of this worker are busy: "
+                "it returns to its queue",
+                task=request.name,
+                task_id=request.id,
+            )
+        return True
+
+    def _send(self, request: Any, envelope: Envelope) -> bool:
+        queue = self._queue_of(request.delivery_info)
+        if queue is None:
+            return False
+        # A pooled connection may be half open, or in use; this thread must not wait for long.
+        with self._consumer.app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+            if _length(connection, queue) > self._ahead:
+                return False
+            send_again(
+                request.task,
+                context_of(request),
+                envelope,
+                queue=queue,
+                countdown=KEPT_FOR if envelope.returns < MOST_RETURNS else None,
+                connection=connection,
+                retry=False,
+            )
+        return True
+
+    def _queue_of(self, delivery_info: Any) -> str | None:
+        """Return the queue of a message; None if it is read no more, or if others may have it."""
+        sent_to = delivery_info["exchange"], delivery_info["routing_key"]
+        for queue in self._consumer.task_consumer.queues:
+            bound_to = queue.exchange.name, queue.routing_key
+            if sent_to == ("", queue.name) or (sent_to == bound_to and _is_direct(queue)):
+                return str(queue.name)
+        return None
+
+
+def _is_direct(queue: Any) -> bool:
+    return bool(queue.exchange.type == "direct")
+
+
+def _may_return(request: Any) -> bool:
+    """
+    Return whether a message may be sent again.
+
+    Of one that the broker has delivered again, the copy would count as the first. One that expires
+    would be dropped by RabbitMQ, and its task would not end as revoked.
+    """
+    is_first = not request.delivery_info["redelivered"]
+    return is_first and request.expires is None and not is_revoked(request)
+
+
+def _length(connection: Any, queue: str) -> int:
+    """Return how many messages wait in a queue."""
+    try:
+        return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+    except ChannelError as error:
+        if str(error.reply_code) == "404":  # on Redis, an empty queue is none
             return 0
+        raise

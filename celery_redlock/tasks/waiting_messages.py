@@ -33,7 +33,7 @@ from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import PAUSE_PREFIX, QUORUM, places_in_header, wake_channel
 from celery_redlock.protocol.votes import Granted, Refused
 from celery_redlock.tasks.border import RequestLike, is_revoked, scheduled_in, timer_entry_of
-from celery_redlock.tasks.busy_worker import is_busy, return_to_queue
+from celery_redlock.tasks.busy_worker import BusyWorker
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.priority import rank_of
@@ -148,6 +148,7 @@ class WaitingMessages:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+        self._busy_worker = BusyWorker(consumer)
         self._lock = native_lock()
         self._listening_lock = native_lock()
         self._held: dict[str, Held] = {}
@@ -295,7 +296,7 @@ class WaitingMessages:
         call = getattr(entry, "entry", entry)
         fun, args, kwargs = call.fun, call.args, call.kwargs
         call.args = ()  # or Celery would still list the message as scheduled
-        if not return_to_queue(self._consumer, held.request):
+        if not self._busy_worker.returns(held.request):
             fun(*args, **kwargs)
 
     def _look_at_intervals(self) -> None:
@@ -311,7 +312,7 @@ class WaitingMessages:
             asleep = self._asleep()
             by_keys = _by_keys(asleep)
             is_left = bool(self._held) and not self._closed
-        if is_busy(self._consumer):
+        if self._busy_worker.is_busy:
             # At its ETA, a message would begin to wait for a process, and no release would wake it.
             next_look = time.monotonic() + LOOKS_EVERY + AT_ETA
             for name, held in asleep:

@@ -89,22 +89,22 @@ WAITING = (
     fault(
         "a message that may start waits in a busy worker",
         tested("test_it_is_the_same_message"),
-        ("tasks/busy_worker.py::return_to_queue", "not is_busy(consumer)", "is_busy(consumer)"),
+        ("tasks/busy_worker.py::BusyWorker.returns", "not self.is_busy", "self.is_busy"),
     ),
     fault(
         "a message whose ETA comes waits in a busy worker",
         tested("test_a_busy_worker_does_not_wait_for_the_eta_of_a_message"),
         (
             "tasks/waiting_messages.py::WaitingMessages._look_at_next",
-            "if is_busy(self._consumer):",
-            "if not is_busy(self._consumer):",
+            "if self._busy_worker.is_busy:",
+            "if not self._busy_worker.is_busy:",
         ),
     ),
     fault(
         "busy workers return a message without end",
         tested("test_busy_workers_return_it_a_few_times_and_then_it_is_as_any_other"),
         (
-            "tasks/busy_worker.py::return_to_queue",
+            "tasks/busy_worker.py::BusyWorker.returns",
             "returns=envelope.returns + 1",
             "returns=1",
         ),
@@ -122,7 +122,7 @@ WAITING = (
         "a message is acknowledged before it is sent to its queue again",
         tested("test_it_is_sent_before_it_is_acknowledged"),
         (
-            "tasks/busy_worker.py::return_to_queue",
+            "tasks/busy_worker.py::BusyWorker._send",
             "send_again(",
             "request.acknowledge() or send_again(",
         ),
@@ -131,18 +131,23 @@ WAITING = (
         "a message that was delivered again returns to its queue as one that was not",
         tested("test_it_stays_where_another_worker_would_gain_nothing"),
         (
-            "tasks/busy_worker.py::return_to_queue",
-            ' or request.delivery_info["redelivered"]',
+            "tasks/busy_worker.py::_may_return",
+            "is_first and ",
             "",
         ),
+    ),
+    fault(
+        "a message that expires returns to its queue, where RabbitMQ drops it",
+        tested("test_it_stays_where_another_worker_would_gain_nothing"),
+        ("tasks/busy_worker.py::_may_return", "request.expires is None and ", ""),
     ),
     fault(
         "a message returns to a long queue, behind all others",
         tested("test_it_stays_where_another_worker_would_gain_nothing"),
         (
-            "tasks/busy_worker.py::return_to_queue",
-            " or _length(consumer, queue) > len(worker_state.reserved_requests)",
-            "",
+            "tasks/busy_worker.py::BusyWorker._send",
+            "_length(connection, queue) > self._ahead",
+            "False",
         ),
     ),
     fault(

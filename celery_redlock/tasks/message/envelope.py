@@ -198,12 +198,32 @@ class Envelope:
         )
 
 
-def send_again(task: TaskLike, request: RequestLike, envelope: Envelope, **options: Any) -> None:
-    """Send the same message again, with this envelope; it has no ETA unless one is given."""
+def send_again(
+    task: TaskLike,
+    request: RequestLike,
+    envelope: Envelope,
+    *,
+    queue: str | None = None,
+    countdown: float | None = None,
+    **how: Any,
+) -> None:
+    """
+    Send the same message again, with this envelope, and without an ETA unless one is given.
+
+    Args:
+        task: the message's task.
+        request: the message's context.
+        envelope: its new header.
+        queue: where it goes; by default, where it came from.
+        countdown: seconds until its ETA.
+        how: options of `apply_async` for this one call.
+    """
     headers = {**(request.as_execution_options()["headers"] or {}), HEADER: envelope.write()}
     ignored = ignores_result(task, request)
-    again = task.signature_from_request(request, headers=headers, ignore_result=ignored, **options)
-    again.apply_async()
+    again = task.signature_from_request(
+        request, queue=queue, headers=headers, ignore_result=ignored, countdown=countdown
+    )
+    again.apply_async(**how)
 
 
 def _reservation(lock: Any) -> Reservation | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,25 +10,27 @@ from typing import Any
 
 import pytest
 from celery.worker.request import Request
-from kombu import Message, Queue
+from kombu import Exchange, Message, Queue
 
 from celery_redlock.tasks import busy_worker
-from celery_redlock.tasks.busy_worker import MOST_RETURNS, return_to_queue, worker_state
+from celery_redlock.tasks.busy_worker import MOST_RETURNS, BusyWorker, worker_state
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, WaitHistory
 from tests.support.tasks import Bench
 
 
-class BusyWorker:
+class Consumer:
     """The consumer of a worker with one process, which has a body to run."""
 
     def __init__(self, bench: Bench) -> None:
         self.app = bench.app
         self.bench = bench
-        self.pool = SimpleNamespace(num_processes=1)
+        self.pool = SimpleNamespace(num_processes=1, limit=1)
+        self.controller = SimpleNamespace(max_concurrency=None)
         queue = Queue(bench.app.conf.task_default_queue)
         self.task_consumer = SimpleNamespace(queues=[queue])
         self.qos = SimpleNamespace(decrement_eventually=lambda: self.calls.append("fetch one more"))
         self.calls: list[str] = []
+        self.returns = BusyWorker(self).returns
 
     def keep(self, task: Any, *args: Any, **options: Any) -> Request:
         """Send a message with an ETA, and keep it."""
@@ -41,9 +44,9 @@ class BusyWorker:
 
 
 @pytest.fixture
-def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> BusyWorker:
+def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Consumer:
     monkeypatch.setattr(worker_state, "reserved_requests", {"a body"})
-    return BusyWorker(bench)
+    return Consumer(bench)
 
 
 @pytest.fixture
@@ -54,17 +57,17 @@ def task(bench: Bench) -> Any:
 @pytest.mark.parametrize(
     "options",
     [
-        {"kwargs": {"size": 2}, "priority": 3, "expires": 600, "time_limit": 9, "shadow": "x"},
+        {"kwargs": {"size": 2}, "priority": 3, "time_limit": 9, "shadow": "x"},
         {"headers": {"redlock": {"nonce": "n", "waits_for": ["redlock:k"]}, "of a user": "kept"}},
         {"retries": 2, "root_id": "root", "parent_id": "parent", "ignore_result": True},
     ],
     ids=["options", "headers", "a retry"],
 )
 def test_it_is_the_same_message(
-    worker: BusyWorker, task: Any, bench: Bench, options: dict[str, Any]
+    worker: Consumer, task: Any, bench: Bench, options: dict[str, Any]
 ) -> None:
     kept = worker.keep(task, "an argument", link=task.si("then"), **options)
-    assert return_to_queue(worker, kept)
+    assert worker.returns(kept)
     before, after = kept.message, bench.take()
     assert after.payload == before.payload
     assert same_headers(after) == same_headers(before)
@@ -80,12 +83,12 @@ def same_headers(message: Message) -> dict[str, Any]:
 
 
 def test_busy_workers_return_it_a_few_times_and_then_it_is_as_any_other(
-    worker: BusyWorker, task: Any, bench: Bench
+    worker: Consumer, task: Any, bench: Bench
 ) -> None:
     kept = worker.keep(task)
     etas = []
     for _ in range(MOST_RETURNS):
-        assert return_to_queue(worker, kept)
+        assert worker.returns(kept)
         message = bench.take()
         etas.append(message.headers["eta"])
         kept = Request(message, app=bench.app, task=task)
@@ -98,62 +101,114 @@ def test_a_requeue_begins_to_count_anew() -> None:
     assert Envelope(returns=3).waiting(history, begun=False).returns == 0
 
 
-def test_it_is_sent_before_it_is_acknowledged(worker: BusyWorker, task: Any) -> None:
+def test_it_is_sent_before_it_is_acknowledged(worker: Consumer, task: Any) -> None:
     kept = worker.keep(task)
-    assert return_to_queue(worker, kept)
+    assert worker.returns(kept)
     assert worker.calls == ["ack, sent: 1", "fetch one more"]
 
 
-def test_the_worker_forgets_it(worker: BusyWorker, task: Any) -> None:
+def test_the_worker_forgets_it(worker: Consumer, task: Any) -> None:
     kept = worker.keep(task)
     worker_state.requests[kept.id] = kept
-    assert return_to_queue(worker, kept)
+    assert worker.returns(kept)
     assert kept.id not in worker_state.requests
 
 
-def free_a_process(worker: BusyWorker, _: Request) -> None:
+def test_an_empty_queue_is_none_on_some_brokers(worker: Consumer, task: Any, bench: Bench) -> None:
+    kept = worker.keep(task)
+    with bench.app.connection_for_write() as connection:
+        connection.default_channel.queue_delete(bench.app.conf.task_default_queue)
+    assert worker.returns(kept)
+
+
+def free_a_process(worker: Consumer, _: Request) -> None:
     worker.pool.num_processes = 2
 
 
-def be_delivered_again(_: BusyWorker, request: Request) -> None:
+def have_a_thread_free(worker: Consumer, _: Request) -> None:
+    worker.pool.limit = 2
+
+
+def be_autoscaled(worker: Consumer, _: Request) -> None:
+    worker.controller.max_concurrency = 2
+
+
+def expire_later(_: Consumer, request: Request) -> None:
+    request._expires = request.eta
+
+
+def come_from_a_broadcast(worker: Consumer, request: Request) -> None:
+    queue = Queue("own", exchange=Exchange("all", type="fanout"), routing_key="all")
+    worker.task_consumer.queues = [queue]
+    request.delivery_info.update(exchange="all", routing_key="all")
+
+
+def be_delivered_again(_: Consumer, request: Request) -> None:
     request.delivery_info["redelivered"] = True
 
 
-def stop_reading(worker: BusyWorker, _: Request) -> None:
+def stop_reading(worker: Consumer, _: Request) -> None:
     worker.task_consumer.queues = [Queue("another")]
 
 
-def fill_the_queue(worker: BusyWorker, request: Request) -> None:
+def fill_the_queue(worker: Consumer, request: Request) -> None:
     for _ in range(2):
         request.task.apply_async()
 
 
-def revoke(_: BusyWorker, request: Request) -> None:
+def revoke(_: Consumer, request: Request) -> None:
     worker_state.revoked.add(request.id)
 
 
 @pytest.mark.parametrize(
-    "change", [free_a_process, be_delivered_again, stop_reading, fill_the_queue, revoke]
+    "change",
+    [
+        free_a_process,
+        have_a_thread_free,
+        be_autoscaled,
+        be_delivered_again,
+        expire_later,
+        stop_reading,
+        come_from_a_broadcast,
+        fill_the_queue,
+        revoke,
+    ],
 )
 def test_it_stays_where_another_worker_would_gain_nothing(
-    worker: BusyWorker, task: Any, change: Callable[[BusyWorker, Request], None]
+    worker: Consumer, task: Any, change: Callable[[BusyWorker, Request], None]
 ) -> None:
     kept = worker.keep(task)
     change(worker, kept)
     before = worker.bench.queue_length
-    assert not return_to_queue(worker, kept)
+    assert not worker.returns(kept)
     assert worker.bench.queue_length == before
     assert worker.calls == []
 
 
 @pytest.mark.parametrize("fails", ["_length", "send_again"])
 def test_it_stays_where_the_broker_does_not_answer(
-    worker: BusyWorker, task: Any, monkeypatch: pytest.MonkeyPatch, fails: str
+    worker: Consumer, task: Any, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     def fail(*_: Any) -> None:
         raise ConnectionError("gone")
 
     kept = worker.keep(task)
-    monkeypatch.setattr(busy_worker, fails, fail)
-    assert not return_to_queue(worker, kept)
+    with monkeypatch.context() as patched:
+        patched.setattr(busy_worker, fails, fail)
+        assert not worker.returns(kept)
     assert worker.calls == []
+    assert not worker.returns(kept)  # it does not ask again soon
+    monkeypatch.setattr(busy_worker, "PAUSE_AFTER_FAILURE", 0.0)
+    later = time.monotonic() + 60.0
+    monkeypatch.setattr(busy_worker.time, "monotonic", lambda: later)
+    assert worker.returns(kept)
+
+
+def test_it_returns_to_its_own_queue_only(worker: Consumer, task: Any, bench: Bench) -> None:
+    exchange = Exchange("ours", type="direct")
+    name = bench.app.conf.task_default_queue
+    worker.task_consumer.queues = [Queue(name, exchange=exchange, routing_key="ours")]
+    kept = worker.keep(task)
+    kept.delivery_info.update(exchange="ours", routing_key="ours")
+    assert worker.returns(kept)
+    assert bench.queue_length == 1

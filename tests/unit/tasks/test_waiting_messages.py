@@ -19,6 +19,7 @@ from celery_redlock.core import client_of
 from celery_redlock.protocol.keys import QUORUM, in_header, pause_of, wake_channel
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.tasks import waiting_messages
+from celery_redlock.tasks.busy_worker import BusyWorker
 from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
 from celery_redlock.tasks.waiting_messages import AT_ETA, LOOKS_EVERY, SETTLING, WaitingMessages
 from celery_redlock.transport import Listener
@@ -48,7 +49,8 @@ class Worker:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.timer = Timer()
-        self.pool = SimpleNamespace(num_processes=1)
+        self.pool = SimpleNamespace(num_processes=1, limit=0)
+        self.controller = None
         self.started: list[str] = []
         self.waiting = WaitingMessages(self)
 
@@ -146,11 +148,12 @@ def test_a_message_that_returns_to_its_queue_is_not_started(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     returned: list[str] = []
-    monkeypatch.setattr(
-        waiting_messages,
-        "return_to_queue",
-        lambda _, request: request.id == "a" and not returned.append(request.id),  # type: ignore[func-returns-value]
-    )
+
+    def returns(_: Any, request: Request) -> bool:
+        returned.extend({request.id} & {"a"})
+        return request.id == "a"
+
+    monkeypatch.setattr(BusyWorker, "returns", returns)
     worker.receive("a")
     worker.waiting.on_wake("a", CHANNEL)
     assert started(worker) == []
@@ -162,7 +165,7 @@ def test_a_busy_worker_does_not_wait_for_the_eta_of_a_message(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, processes: int, begins: list[str]
 ) -> None:
     monkeypatch.setattr(waiting_messages, "SETTLING", 0.0)
-    monkeypatch.setattr(waiting_messages, "return_to_queue", lambda *_: False)
+    monkeypatch.setattr(BusyWorker, "returns", lambda *_: False)
     worker.pool.num_processes = processes
     worker.receive("soon", eta=LOOKS_EVERY)
     worker.receive("later")
