@@ -23,7 +23,6 @@ MOST_RETURNS = 3
 #: Seconds until the ETA of a message that has returned. The worker that gets it does not wait.
 KEPT_FOR = 2.0
 
-
 #: Seconds without a further attempt after the broker has not answered: each holds up the worker.
 PAUSE_AFTER_FAILURE = 30.0
 
@@ -121,14 +120,11 @@ class BusyWorker:
         """Return the queue of a message; None if it is read no more, or if others may have it."""
         sent_to = delivery_info["exchange"], delivery_info["routing_key"]
         for queue in self._consumer.task_consumer.queues:
+            is_direct = queue.exchange.type == "direct"
             bound_to = queue.exchange.name, queue.routing_key
-            if sent_to == ("", queue.name) or (sent_to == bound_to and _is_direct(queue)):
+            if sent_to == ("", queue.name) or (is_direct and sent_to == bound_to):
                 return str(queue.name)
         return None
-
-
-def _is_direct(queue: Any) -> bool:
-    return bool(queue.exchange.type == "direct")
 
 
 def _may_return(request: Any) -> bool:

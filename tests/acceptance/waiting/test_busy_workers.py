@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery.result import AsyncResult
 
 from celery_redlock import Lease
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, WaitHistory
@@ -37,55 +38,60 @@ def busy(pool: str, start_worker: StartWorker) -> Worker:
 
 
 @pytest.fixture
-def start_idle(pool: str, busy: Worker, start_worker: StartWorker) -> Callable[[], Worker]:
-    """Start another worker of the same queue."""
-    conf = {**LONG_BODIES, "task_default_queue": busy.name}
-    return lambda: start_worker(pool, conf=conf, options=ONE_PROCESS).wait_until_ready()
+def occupy(busy: Worker, busy_journal: Journal) -> Callable[[], None]:
+    """Have the worker's only process run a body until the end of the test."""
+
+    def occupy() -> None:
+        busy.send("hold_nothing_late", busy_journal.key)
+        busy_journal.wait_for("entered")
+
+    return occupy
 
 
-def occupy(worker: Worker, journal: Journal) -> None:
-    """Have a worker's only process run a body until the journal's gate is opened."""
-    worker.send("hold_nothing_late", journal.key)
-    journal.wait_for("entered")
+@pytest.fixture
+def assert_runs_elsewhere(
+    pool: str,
+    busy: Worker,
+    busy_journal: Journal,
+    start_worker: StartWorker,
+    holder: Lease,
+    journal: Journal,
+) -> Callable[[AsyncResult], None]:
+    """Release the key, and wait until a message has run in another worker of the same queue."""
+
+    def assert_runs_elsewhere(waiter: AsyncResult) -> None:
+        conf = {**LONG_BODIES, "task_default_queue": busy.name}
+        start_worker(pool, conf=conf, options=ONE_PROCESS).wait_until_ready()
+        holder.release()
+        assert journal.wait_for("ran")["id"] == waiter.id
+        assert not busy_journal.of("left")
+
+    return assert_runs_elsewhere
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_a_message_that_is_woken_in_a_busy_worker_starts_in_another_one(
     busy: Worker,
-    busy_journal: Journal,
-    start_idle: Callable[[], Worker],
+    occupy: Callable[[], None],
+    assert_runs_elsewhere: Callable[[AsyncResult], None],
     key: str,
-    holder: Lease,
-    journal: Journal,
 ) -> None:
     waiter = send_waiter(busy, key)
-    occupy(busy, busy_journal)
-    start_idle()
-
-    holder.release()
-
-    assert journal.wait_for("ran")["id"] == waiter.id
-    assert not busy_journal.of("left")
+    occupy()
+    assert_runs_elsewhere(waiter)
     assert waiter.id not in kept(busy)
 
 
 def test_a_message_whose_eta_comes_in_a_busy_worker_starts_in_another_one(
     busy: Worker,
-    busy_journal: Journal,
-    start_idle: Callable[[], Worker],
+    occupy: Callable[[], None],
+    assert_runs_elsewhere: Callable[[AsyncResult], None],
     key: str,
-    holder: Lease,
-    journal: Journal,
 ) -> None:
     history = WaitHistory(first_seen=time.time(), requeues=1, retries=0)
     envelope = Envelope(wait_history=history, waits_for=(f"redlock:{key}",))
     waiter = busy.send("waiting.run", key, headers={HEADER: envelope.write()}, countdown=LONG)
     wait_until_kept(busy, [waiter])
-    occupy(busy, busy_journal)
+    occupy()
     wait_until(lambda: waiter.id not in kept(busy), message="its ETA to come")
-    start_idle()
-
-    holder.release()
-
-    assert journal.wait_for("ran")["id"] == waiter.id
-    assert not busy_journal.of("left")
+    assert_runs_elsewhere(waiter)

@@ -175,7 +175,7 @@ def revoke(_: Consumer, request: Request) -> None:
     ],
 )
 def test_it_stays_where_another_worker_would_gain_nothing(
-    worker: Consumer, task: Any, change: Callable[[BusyWorker, Request], None]
+    worker: Consumer, task: Any, change: Callable[[Consumer, Request], None]
 ) -> None:
     kept = worker.keep(task)
     change(worker, kept)
@@ -198,7 +198,6 @@ def test_it_stays_where_the_broker_does_not_answer(
         assert not worker.returns(kept)
     assert worker.calls == []
     assert not worker.returns(kept)  # it does not ask again soon
-    monkeypatch.setattr(busy_worker, "PAUSE_AFTER_FAILURE", 0.0)
     later = time.monotonic() + 60.0
     monkeypatch.setattr(busy_worker.time, "monotonic", lambda: later)
     assert worker.returns(kept)
