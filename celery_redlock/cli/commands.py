@@ -38,7 +38,7 @@ class _Group(click.Group):
             try:
                 return super().invoke(ctx)
             finally:
-                # What cannot be written is an error of this command, and not of the end of Python.
+                # Output that cannot be written fails this command, and not the end of Python.
                 sys.stdout.flush()
         except RedlockError as exc:
             click.echo(f"celery-redlock: {printable(str(exc))}", err=True)
