@@ -348,8 +348,7 @@ class Client:
         grace: float,
         label: str,
         retry_for: float,
-        previous: str = "",
-        previous_until: float = 0.0,
+        previous: Reservation | None = None,
         wait: float = 0.0,
         wait_for_owner: str = "",
     ) -> PendingReservation:
@@ -369,9 +368,8 @@ class Client:
             grace: seconds for which it lasts until then.
             label: suffix of the owner value.
             retry_for: seconds of retries while attempts end undecided.
-            previous: owner value whose keys are taken over.
-            previous_until: when those would have expired, in seconds since the epoch; the nodes
-                give them back until then if this call fails.
+            previous: reservation of these keys that is taken over; the nodes give them back to it
+                if this call fails.
             wait: seconds of retries while `wait_for_owner` holds a key.
             wait_for_owner: an owner value, see `wait`.
 
@@ -384,15 +382,12 @@ class Client:
         began = self.transport.now()
         asked = _checked(keys, self.settings.key_prefix)
         beside = checked_records(records)
-        replaced = Reservation(
-            node_keys=places_of(asked), owner=previous, expires_at=previous_until
-        )
         params = AcquireParams(
             settings=self.settings,
             keys=(*asked, *beside),
             ttl=min(grace, ttl),
             label=label,
-            previous=replaced if previous else None,
+            previous=previous and replace(previous, node_keys=places_of(asked)),
             as_reservation=True,
             waiter=_newcomer(self.transport) if has_limit(asked) else None,
             settled_by=began if previous or has_limit(asked) else began + retry_for,
@@ -418,12 +413,7 @@ class Client:
                 report_acquire(self.transport, params, attempt, attempts, began, reserves=True)
             except BaseException:
                 if reserved is not None:  # the caller never gets it
-                    self.cancel(
-                        reserved.reservation,
-                        wait=True,
-                        previous=previous,
-                        previous_until=previous_until,
-                    )
+                    self.cancel(reserved.reservation, wait=True, previous=previous)
                     if beside:
                         records_too = replace(reserved.reservation, node_keys=places_of(beside))
                         self.cancel(records_too, wait=True)
@@ -456,8 +446,7 @@ class Client:
         reservation: Reservation,
         *,
         wait: bool = False,
-        previous: str = "",
-        previous_until: float = 0.0,
+        previous: Reservation | None = None,
     ) -> bool:
         """
         Drop a reservation whose message will not arrive. Never raises.
@@ -467,8 +456,7 @@ class Client:
         Args:
             reservation: the reservation.
             wait: wait for a quorum of nodes.
-            previous: owner value to which the keys are given back; waits as well.
-            previous_until: when they expire then, in seconds since the epoch.
+            previous: reservation to which the keys are given back; waits as well.
 
         Returns:
             Whether a quorum of nodes still had it; True at once without `wait`.
@@ -476,10 +464,8 @@ class Client:
         if not reservation.node_keys:
             return True
         try:
-            if previous:
-                before = Reservation(
-                    node_keys=reservation.node_keys, owner=previous, expires_at=previous_until
-                )
+            if previous is not None:
+                before = replace(previous, node_keys=reservation.node_keys)
                 return _give_back(self.transport, reservation, before, self.settings.node_timeout)
             return _cancel(self.transport, reservation, self.settings.node_timeout, wait=wait)
         except Exception as exc:

@@ -4,8 +4,11 @@ A lock that belongs to a message on its way, not to a process.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from typing import Self
 
+from celery_redlock.errors import LockContended
 from celery_redlock.protocol.keys import Key
 
 
@@ -27,6 +30,12 @@ class Reservation:
     node_keys: tuple[str, ...]
     owner: str
     expires_at: float
+
+    @classmethod
+    def of_holder(cls, error: LockContended, node_keys: tuple[str, ...]) -> Self:
+        """Return what the holder that is in the way has of these keys."""
+        until = time.time() + (error.expires_in or 0.0)
+        return cls(node_keys=node_keys, owner=error.holder or "", expires_at=until)
 
     @property
     def keys(self) -> tuple[Key, ...]:

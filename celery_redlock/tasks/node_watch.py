@@ -146,8 +146,9 @@ class NodeWatch:
 
     def _log(self, notice: Notice, problems: Mapping[str, str], met_by: str) -> None:
         node_count = len(self._client.node_names)
-        needed = quorum(node_count)
-        if notice.change is Change.QUORUM_LOST:
+        if notice.node:
+            _log_node(notice, problems, node_count)
+        elif notice.change is Change.QUORUM_LOST:
             since = datetime.fromtimestamp(time.time() - (clock() - notice.seconds)).astimezone()
             call_in_app(
                 logger.warning,
@@ -155,7 +156,7 @@ class NodeWatch:
                 "No quorum of lock nodes since %(since)s: %(needed)d of %(node_count)d have to "
                 "vote. %(reason)s. %(met_by)s The end of this is logged.",
                 since=f"{since:%H:%M:%S}",
-                needed=needed,
+                needed=quorum(node_count),
                 node_count=node_count,
                 reason=describe_problems(problems),
                 met_by=met_by,
@@ -168,7 +169,7 @@ class NodeWatch:
                 "Still no quorum of lock nodes. %(met_by)s",
                 met_by=met_by,
             )
-        elif notice.change is Change.QUORUM_BACK:
+        else:
             still = f" Still without a vote: {describe_problems(problems)}." if problems else ""
             call_in_app(
                 logger.warning,
@@ -178,47 +179,51 @@ class NodeWatch:
                 still=still,
                 nodes=", ".join(problems),
             )
-        elif notice.change is Change.NODE_SILENT:
-            call_in_app(
-                logger.warning,
-                "node-silent",
-                "Lock node %(node)s does not vote: %(reason)s. %(needed)d of %(node_count)d nodes "
-                "are needed, and the others are a quorum. The end of this is logged.",
-                node=notice.node,
-                reason=problems.get(notice.node, "no answer in time").rstrip("."),
-                needed=needed,
-                node_count=node_count,
-            )
-        elif notice.change is Change.NODE_QUARANTINED:
-            call_in_app(
-                logger.warning,
-                "node-quarantined",
-                "Lock node %(node)s is quarantined for %(seconds).3g s more after a restart, a "
-                "loss of data or a change of role, and grants no lock until then; %(needed)d of "
-                "%(node_count)d nodes are needed. For brand-new nodes, run: celery-redlock "
-                "init.",
-                node=notice.node,
-                seconds=notice.seconds,
-                needed=needed,
-                node_count=node_count,
-            )
-        elif notice.change is Change.NODE_VOTES:
-            call_in_app(
-                logger.warning,
-                "quarantine-ended",
-                "Lock node %(node)s votes again: its quarantine has ended.",
-                node=notice.node,
-            )
-        else:
-            call_in_app(
-                logger.warning,
-                "node-votes-again",
-                "Lock node %(node)s votes again.",
-                node=notice.node,
-            )
 
 
 _watches: weakref.WeakKeyDictionary[Any, NodeWatch] = weakref.WeakKeyDictionary()
+
+
+def _log_node(notice: Notice, problems: Mapping[str, str], node_count: int) -> None:
+    if notice.change is Change.NODE_SILENT:
+        call_in_app(
+            logger.warning,
+            "node-silent",
+            "Lock node %(node)s does not vote: %(reason)s. %(needed)d of %(node_count)d nodes "
+            "are needed, and the others are a quorum. The end of this is logged.",
+            node=notice.node,
+            reason=problems.get(notice.node, "no answer in time").rstrip("."),
+            needed=quorum(node_count),
+            node_count=node_count,
+        )
+    elif notice.change is Change.NODE_QUARANTINED:
+        call_in_app(
+            logger.warning,
+            "node-quarantined",
+            "Lock node %(node)s is quarantined for %(seconds).3g s more after a restart, a "
+            "loss of data or a change of role, and grants no lock until then; %(needed)d of "
+            "%(node_count)d nodes are needed. For brand-new nodes, run: celery-redlock "
+            "init.",
+            node=notice.node,
+            seconds=notice.seconds,
+            needed=quorum(node_count),
+            node_count=node_count,
+        )
+    elif notice.change is Change.NODE_VOTES:
+        call_in_app(
+            logger.warning,
+            "quarantine-ended",
+            "Lock node %(node)s votes again: its quarantine has ended.",
+            node=notice.node,
+        )
+    else:
+        call_in_app(
+            logger.warning,
+            "node-votes-again",
+            "Lock node %(node)s votes again.",
+            node=notice.node,
+        )
+
 
 _OUTCOMES = {
     "requeue": "is requeued until a quorum votes, for up to lock_give_up_after = {:g} s",

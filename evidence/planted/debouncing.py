@@ -40,8 +40,9 @@ DEBOUNCING = (
         tested("test_each_newer_call_puts_the_run_off"),
         (
             "tasks/publish/unique_publish.py::UniquePublish._replacing",
-            "options = debounced.with_eta(self.options)",
-            "options = replace(debounced, made=debounced.first).with_eta(self.options)",
+            "call = self.call.having(debounced.with_eta(self.call.options))",
+            "early = replace(debounced, made=debounced.first)\n"
+            "call = self.call.having(early.with_eta(self.call.options))",
         ),
     ),
     fault(
@@ -176,8 +177,8 @@ DEBOUNCING = (
         "a retry waits as a call does",
         tested("test_a_retry_runs_when_the_body_has_asked_for"),
         (
-            "tasks/publish/publish.py::publish",
-            "lock.debounce is not None and not continues(options)",
+            "tasks/publish/publish.py::_publish_with_lock",
+            "lock.debounce is not None and not call.continues",
             "lock.debounce is not None",
         ),
     ),
@@ -185,14 +186,9 @@ DEBOUNCING = (
         "the lock of a call ends before it is due",
         tested("test_a_lock_of_a_debounced_call_waits_for_lock_queue_ttl_from_when_it_is_due"),
         (
-            "tasks/publish/publish.py::publish",
-            "options = debounced.with_eta(options)",
-            "end, options = now + 1, debounced.with_eta(options)",
-        ),
-        (
-            "tasks/publish/publish.py::publish",
-            "end=reservation_end(task, lock, options, now, continuation=False)",
-            "end=now + 1",
+            "tasks/publish/unique_publish.py::UniquePublish._reserve",
+            "life = max(SHORTEST_LIFE, end - time.time())",
+            "life = max(SHORTEST_LIFE, self.now + 1 - time.time())",
         ),
     ),
 )

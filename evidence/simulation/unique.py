@@ -135,19 +135,17 @@ class UniqueTasks:
     def _replace(self, key: str, task: str, error: LockContended) -> None:
         now = client_of(self._client).transport.wall_us() / 1_000_000
         until = now + max(0.0, error.expires_in or 0.0)
-        holder = error.holder or ""
-        reserved = self._reserve(key, task, holder, until)
+        older = Reservation(node_keys=(), owner=error.holder or "", expires_at=until)
+        reserved = self._reserve(key, task, older)
         if self._random.random() < 0.3:
-            client_of(self._client).cancel(
-                reserved.reservation, previous=holder, previous_until=until
-            )
+            client_of(self._client).cancel(reserved.reservation, previous=older)
             self._history.counters["replacement undone"] += 1
         else:
             self._history.counters["replaced"] += 1
             self._send(key, task, reserved)
 
     def _reserve(
-        self, key: str, task: str, previous: str = "", previous_until: float = 0.0
+        self, key: str, task: str, previous: Reservation | None = None
     ) -> PendingReservation:
         return client_of(self._client).reserve(
             (key,),
@@ -156,7 +154,6 @@ class UniqueTasks:
             label=_label(task, Role.QUEUED),
             retry_for=self._ttl / 4,
             previous=previous,
-            previous_until=previous_until,
         )
 
     def _send(self, key: str, task: str, reserved: PendingReservation) -> None:

@@ -4,8 +4,6 @@ Withdrawing a queued message: its dedupe marker keeps it from running.
 
 from __future__ import annotations
 
-import time
-
 from celery_redlock._log import event_logger
 from celery_redlock.core import Client, Reservation
 from celery_redlock.errors import LockContended, QuorumUnavailable
@@ -59,8 +57,7 @@ def withdraw(
         if other is None or other.role is not role or not other.is_of(by):
             return None
         # An earlier call has set the marker, and may not have completed the withdrawal.
-        until = time.time() + (error.expires_in or 0.0)
-        return Reservation(node_keys=(node_key,), owner=error.holder or "", expires_at=until)
+        return Reservation.of_holder(error, (node_key,))
 
 
 def revoke(client: Client, holder: TaskOwner, *, marker_ttl: float) -> bool:

@@ -23,15 +23,13 @@ from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
-from celery_redlock.tasks.message.expiry import reservation_end, window_end
+from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of, publish_keys
 from celery_redlock.tasks.publish.burst import debounced_call
-from celery_redlock.tasks.publish.unique_publish import UniquePublish, continues, send_as
+from celery_redlock.tasks.publish.call import Call
+from celery_redlock.tasks.publish.unique_publish import UniquePublish
 from celery_redlock.tasks.run.handover import handover_for, inherited
 from celery_redlock.tasks.ticks.tick_context import pending_tick, pending_tick_owns_id
-
-#: With one of these options, Celery waits for the message's id or runs something after it.
-DEPENDENT_OPTIONS = ("chord", "chain", "group_id", "link", "link_error")
 
 
 def publish(
@@ -70,72 +68,80 @@ def publish(
         or not _callable_with(task, args, kwargs)
     ):
         return send(args, kwargs, task_id=task_id, **options)
-    now, debounced = time.time(), None
+    now = time.time()
+    call = Call(
+        task=task,
+        apply_async=send,
+        args=args,
+        kwargs=kwargs,
+        task_id=task_id or uuid(),
+        options=options,
+    )
     # A retry and a replacement are sent by the body, with the body's own task id.
-    continued, sent = inherited(task_id) if continues(options) else (None, None)
-    sent = (sent or now) if lock.stops else None
-    if not lock.mode_spec.at_publish:
-        if continued is None and sent is None:
-            return send(args, kwargs, task_id=task_id, **options)
-        envelope = Envelope(nonce=fresh_nonce(), tick=continued, sent=sent)
-        return send_as(send, args, kwargs, task_id or uuid(), options, envelope)
-    if lock.debounce is not None and not continues(options):
-        debounced = debounced_call(task, lock.debounce, options, now)
-        sent, options = debounced.made, debounced.with_eta(options)
-    client = client_for(task.app)
-    named = bool(task_id) and not pending_tick_owns_id(task.name)
-    has_dependents = named or any(options.get(option) for option in DEPENDENT_OPTIONS)
+    tick, sent = inherited(task_id) if call.continues else (None, None)
+    envelope = Envelope(nonce=fresh_nonce(), tick=tick, sent=(sent or now) if lock.stops else None)
+    if lock.mode_spec.at_publish:
+        return _publish_with_lock(call, envelope, now, has_id=bool(task_id))
+    if envelope.tick is None and envelope.sent is None:
+        return send(args, kwargs, task_id=task_id, **options)
+    return call.send(envelope)
+
+
+def _publish_with_lock(call: Call, envelope: Envelope, now: float, *, has_id: bool) -> Any:
+    """
+    Publish a call whose task locks at publish.
+
+    Args:
+        call: the call.
+        envelope: what the message carries beside the lock.
+        now: seconds since the epoch.
+        has_id: whether the caller chose the task id.
+    """
+    task, lock, client, debounced = call.task, call.lock, client_for(call.task.app), None
+    if lock.debounce is not None and not call.continues:
+        debounced = debounced_call(task, lock.debounce, call.options, now)
+        envelope = replace(envelope, sent=debounced.made)
+        call = call.having(debounced.with_eta(call.options))
+    has_dependents = call.has_dependents or (has_id and not pending_tick_owns_id(task.name))
     try:
-        keys = lock_keys(client, task, args, kwargs)
+        keys = publish_keys(lock.mode_spec, lock_keys(client, task, call.args, call.kwargs))
     except LockKeyError:
         if not has_dependents:
             raise
         # Usually Celery makes this call while finishing the previous task; raising here would fail
         # that task for its successor's arguments. The worker raises the same for the successor.
-        return send_as(
-            send, args, kwargs, task_id or uuid(), options, Envelope(nonce=fresh_nonce())
-        )
-    keys = publish_keys(lock.mode_spec, keys)
-    tick, nonce, known_id = pending_tick(task.name), fresh_nonce(), bool(task_id)
-    task_id = task_id or uuid()
+        return call.send(Envelope(nonce=envelope.nonce))
+    tick = pending_tick(task.name)
     dedupe_key = dedupe_key_for(
         client,
-        Envelope(nonce=nonce, tick=tick or continued),
-        task_id=task_id,
+        replace(envelope, tick=tick or envelope.tick),
+        task_id=call.task_id,
         name=task.name,
-        retries=options.get("retries") or 0,
-        nesting=options.get("replaced_task_nesting") or 0,
+        retries=call.options.get("retries") or 0,
+        nesting=call.options.get("replaced_task_nesting") or 0,
     )
-    if known_id:
-        end = reservation_end(task, lock, options, now, continuation=True)
+    marker = marker_of(dedupe_key)
+    handover = None
+    if has_id:
+        end = reservation_end(task, lock, call.options, now, continuation=True)
         handover = handover_for(
-            task.name, task_id, keys, end, nonce=nonce, marker=marker_of(dedupe_key)
+            task.name, call.task_id, keys, end, nonce=envelope.nonce, marker=marker
         )
-        if handover is not None:
-            envelope = replace(handover.envelope, tick=continued)
-            sent = send_as(send, args, kwargs, task_id, options, envelope)
-            handover.sent()
-            return sent
-    message = UniquePublish(
-        task=task,
+    if handover is not None:
+        sent = call.send(replace(handover.envelope, tick=envelope.tick))
+        handover.sent()
+        return sent
+    return UniquePublish(
+        call=call,
         client=client,
         keys=keys,
-        apply_async=send,
-        args=args,
-        kwargs=kwargs,
-        task_id=task_id,
-        nonce=nonce,
-        marker=marker_of(dedupe_key),
-        options=options,
-        end=reservation_end(task, lock, options, now, continuation=False),
-        window_until=window_end(task, lock, options, now),
+        envelope=envelope,
+        marker=marker,
+        now=now,
         has_dependents=has_dependents,
         tick=tick,
-        continued=continued,
-        sent=sent,
         debounced=debounced,
-    )
-    return message.send()
+    ).send()
 
 
 def _callable_with(task: TaskLike, args: Any, kwargs: Any) -> bool:

@@ -5,7 +5,7 @@ One unique publish: reserve the lock, send the message, confirm the reservation.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -26,8 +26,8 @@ from celery_redlock.tasks.config.policies import resolve_policy
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of
-from celery_redlock.tasks.message.envelope import HEADER, Envelope, Original
-from celery_redlock.tasks.message.expiry import reservation_end
+from celery_redlock.tasks.message.envelope import Envelope, Original
+from celery_redlock.tasks.message.expiry import reservation_end, window_end
 from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_of
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_of,
@@ -40,6 +40,7 @@ from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
 from celery_redlock.tasks.publish.burst import DebouncedCall
+from celery_redlock.tasks.publish.call import Call
 from celery_redlock.tasks.publish.holder_ended import has_ended
 from celery_redlock.tasks.publish.node_reports import (
     check_nodes,
@@ -63,26 +64,6 @@ RETRY_FOR = 4.0
 #: How long a call waits, in seconds, for the release of a lock whose task has stored its result.
 RELEASE_WAIT = 1.0
 SHORTEST_LIFE = 1.0
-#: A call with one of these options continues a run that has begun.
-CONTINUES = ("retries", "replaced_task_nesting")
-
-
-def continues(options: Mapping[str, Any]) -> bool:
-    """Return whether a call continues a run that has begun: a retry, or a replacement."""
-    return any(options.get(option) for option in CONTINUES)
-
-
-def send_as(
-    send: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    task_id: str,
-    options: Mapping[str, Any],
-    envelope: Envelope,
-) -> Any:
-    """Send a task with this envelope in its header."""
-    headers = {**dict(options.get("headers") or {}), HEADER: envelope.write()}
-    return send(args, kwargs, task_id=task_id, **{**options, "headers": headers})
 
 
 def _call_of(holder: TaskOwner) -> Original | None:
@@ -92,45 +73,46 @@ def _call_of(holder: TaskOwner) -> Original | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniquePublish:
     """
-    One call of `apply_async`.
+    One call, and what its publisher knows of it.
 
     Attributes:
-        nonce: the message's nonce.
+        envelope: what the message carries beside its reservation. Its tick is that of the run that
+            the call continues, if it is a retry or a replacement.
         marker: digest of the message's dedupe key.
-        end: when the reservation expires, in seconds since the epoch.
-        window_until: when `lock_window` ends, in seconds since the epoch.
+        now: when it is published, in seconds since the epoch.
         has_dependents: whether another program knows the message's id or something runs after the
             message, so that it must not be dropped.
-        tick: the tick for which a schedule sends it, if any.
-        continued: the tick of the run that it continues, if it is a retry or a replacement.
-        sent: when its call was sent, where the newest call of the task wins or is debounced.
-        debounced: the call, if its task has `lock_debounce`; the options then have its ETA.
+        tick: the tick for which a schedule sends it, if any. A beat adds it to the envelope at
+            `before_task_publish`, see `tick_context`.
+        debounced: the call, if its task has `lock_debounce`; its options then have an ETA.
         replaces: the marker of the call that it replaces, if it does.
     """
 
-    task: TaskLike
+    call: Call
     client: Client
     keys: tuple[Key, ...]
-    apply_async: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    task_id: str
-    nonce: str
+    envelope: Envelope
     marker: str
-    options: dict[str, Any]
-    end: float
-    window_until: float | None
+    now: float
     has_dependents: bool
     tick: Tick | None = None
-    continued: Tick | None = None
-    sent: float | None = None
     debounced: DebouncedCall | None = None
     replaces: str | None = None
 
     @property
+    def task(self) -> TaskLike:
+        """The task that is called."""
+        return self.call.task
+
+    @property
+    def task_id(self) -> str:
+        """The id of the message's task."""
+        return self.call.task_id
+
+    @property
     def lock(self) -> LockOptions:
         """The task's lock options."""
-        return self.task.redlock_plan.options  # type: ignore[no-any-return]
+        return self.call.lock
 
     def send(self, wait_for: str = "") -> Any:
         """
@@ -140,7 +122,7 @@ class UniquePublish:
             wait_for: owner value whose release this call waits for.
         """
         if not self.keys:
-            return self._send_without()  # it has only rates, which the worker takes in this mode
+            return self._send()  # it has only rates, which the worker takes in this mode
         try:
             reserved = self._reserve_checked(wait_for)
         except LockContended as error:
@@ -162,7 +144,7 @@ class UniquePublish:
         self.client.cancel(reserved.reservation, wait=True)
         if action is Publish.DROP_TICK:
             return self._drop_tick(tick, other)
-        return self._send_without()
+        return self._send()
 
     def _reserve_checked(self, wait_for: str) -> PendingReservation:
         """Reserve; report the nodes that failed, and raise for one that can never serve."""
@@ -205,11 +187,11 @@ class UniquePublish:
         self,
         records: tuple[str, ...] = (),
         *,
-        previous: str = "",
-        previous_until: float = 0.0,
+        previous: Reservation | None = None,
         wait_for: str = "",
     ) -> PendingReservation:
-        life = max(SHORTEST_LIFE, self.end - time.time())
+        end = reservation_end(self.task, self.lock, self.call.options, self.now, continuation=False)
+        life = max(SHORTEST_LIFE, end - time.time())
         try:
             return self.client.reserve(
                 self.keys,
@@ -218,7 +200,6 @@ class UniquePublish:
                 grace=min(life, expiry.PUBLISH_GRACE),
                 label=self._label,
                 previous=previous,
-                previous_until=previous_until,
                 retry_for=RETRY_FOR,
                 wait=RELEASE_WAIT if wait_for else 0.0,
                 wait_for_owner=wait_for,
@@ -228,7 +209,7 @@ class UniquePublish:
 
     @property
     def _label(self) -> str:
-        tick = self.tick or self.continued
+        tick = self.tick or self.envelope.tick
         due_us = None if tick is None else tick.due_us
         return label_for(
             Role.QUEUED,
@@ -243,7 +224,7 @@ class UniquePublish:
 
     @property
     def _tick_id(self) -> str | None:
-        tick = self.tick or self.continued
+        tick = self.tick or self.envelope.tick
         return None if tick is None else tick_id_of(self.client, tick, name=self.task.name)
 
     def _contended(self, error: LockContended, *, awaited: bool) -> Any:
@@ -258,11 +239,11 @@ class UniquePublish:
         if action is Publish.FAIL:
             raise error
         if action is Publish.SEND or holder is None:
-            return self._send_without()
+            return self._send()
         effects: dict[Publish | Need, Callable[[], Any]] = {
             Publish.AWAIT_RELEASE: lambda: self.send(wait_for=error.holder or ""),
-            Publish.SEND_AFTER: lambda: self._send_without(after=holder.task_id),
-            Publish.SEND_AS_DUPLICATE: lambda: self._send_without(duplicate_of=_call_of(holder)),
+            Publish.SEND_AFTER: lambda: self._send(after=holder.task_id),
+            Publish.SEND_AS_DUPLICATE: lambda: self._send(duplicate_of=_call_of(holder)),
             Publish.REPLACE: lambda: self._replace(error, holder, awaited=awaited),
             Publish.REFUSE: lambda: self._drop(error, holder, refused=True),
             Publish.DROP: lambda: self._drop(error, holder, refused=False),
@@ -288,7 +269,7 @@ class UniquePublish:
             and self._has_ended(holder),
             has_waited=awaited,
             has_dependents=self.has_dependents,
-            continues=continues(self.options),
+            continues=self.call.continues,
             policy=DuplicatePolicy.of(self.lock.on_duplicate),
             holder_may_be_skipped=holder is not None
             and holder_may_expire(holder, self.tick, self.lock),
@@ -306,9 +287,9 @@ class UniquePublish:
         if self.debounced is None:
             return replace(self, replaces=holder.marker)
         debounced = self.debounced.replacing(holder)
-        options = debounced.with_eta(self.options)
-        end = reservation_end(self.task, self.lock, options, time.time(), continuation=False)
-        return replace(self, debounced=debounced, options=options, end=end, replaces=holder.marker)
+        call = self.call.having(debounced.with_eta(self.call.options))
+        now = time.time()
+        return replace(self, call=call, now=now, debounced=debounced, replaces=holder.marker)
 
     def _has_ended(self, holder: TaskOwner) -> bool:
         # A minimum hold keeps duplicates away even after the task has ended.
@@ -329,10 +310,10 @@ class UniquePublish:
 
     def _unlocked(self, error: LockNotAcquired) -> Any:
         warn_without_lock(self.task, self.task_id, self.client, error)
-        return self._send_without()
+        return self._send()
 
     def _drop(self, error: LockContended, holder: TaskOwner, *, refused: bool) -> DuplicateResult:
-        existing = result_of(self.task, holder.task_id, ignored=self._ignores_result())
+        existing = result_of(self.task, holder.task_id, ignored=self.call.ignores_result)
         logger.info(
             "duplicate-not-sent",
             "Task %(task)s is not sent: %(other_task_id)s is %(role)s already (%(error)s)",
@@ -354,24 +335,17 @@ class UniquePublish:
         duplicate.result = existing
         raise duplicate from error
 
-    def _ignores_result(self) -> bool:
-        requested = self.options.get("ignore_result")
-        return bool(self.task.ignore_result if requested is None else requested)
-
     def _replace(self, error: LockContended, holder: TaskOwner, *, awaited: bool) -> Any:
         """Take the lock over from a queued message, send this one, and revoke the other."""
-        previous = error.holder or ""
-        until = time.time() + (error.expires_in or 0.0)
+        older = Reservation.of_holder(error, places_of(self.keys))
         try:
-            newer, reserved, withdrawn = self._take_over(holder, previous, until)
+            newer, reserved, withdrawn = self._take_over(holder, older)
         except LockNotAcquired as exc:
             # The holder has begun to run, or another call was faster: decide about the new holder.
             if isinstance(exc, LockContended) and exc.holder != error.holder:
                 return self._contended(exc, awaited=awaited)
             return self._unlocked(exc)
-        sent = newer._send_with(reserved, previous=previous, until=until, withdrawn=withdrawn)
-        places = places_of(self.keys)
-        older = Reservation(node_keys=places, owner=previous, expires_at=until)
+        sent = newer._send_with(reserved, previous=older, withdrawn=withdrawn)
         markers = [] if withdrawn is None else [withdrawn]
         if holder.replaces is not None:
             # The publisher of the older message may have died or failed before it had this done.
@@ -396,7 +370,7 @@ class UniquePublish:
         return sent
 
     def _take_over(
-        self, older: TaskOwner, previous: str, until: float
+        self, older: TaskOwner, previous: Reservation
     ) -> tuple[Self, PendingReservation, Reservation | None]:
         """
         Take the lock over from a queued message, and withdraw that message in the same step.
@@ -411,14 +385,14 @@ class UniquePublish:
         if older.marker is not None:
             marker, newer = (dedupe_key_of(older.marker),), self._replacing(older)
             try:
-                reserved = newer._reserve(marker, previous=previous, previous_until=until)
+                reserved = newer._reserve(marker, previous=previous)
                 return newer, reserved, replace(reserved.reservation, node_keys=marker)
             except LockContended as error:
                 if error.split:
                     raise
         # The older message's marker is held: its body has begun, or another process ends it. So
         # there is no burst to continue.
-        reserved = self._reserve(previous=previous, previous_until=until)
+        reserved = self._reserve(previous=previous)
         return self, reserved, self._withdraw(older)
 
     def _withdraw(self, older: TaskOwner) -> Reservation | None:
@@ -445,8 +419,7 @@ class UniquePublish:
     def _send_with(
         self,
         reserved: PendingReservation,
-        previous: str = "",
-        until: float = 0.0,
+        previous: Reservation | None = None,
         withdrawn: Reservation | None = None,
     ) -> Any:
         reservation = reserved.reservation
@@ -460,9 +433,7 @@ class UniquePublish:
             # needs the marker, and relabels it.
             is_ours = True
             try:
-                is_ours = self.client.cancel(
-                    reservation, wait=True, previous=previous, previous_until=until
-                )
+                is_ours = self.client.cancel(reservation, wait=True, previous=previous)
             finally:
                 if withdrawn is not None and is_ours:
                     self.client.cancel(withdrawn, wait=True)
@@ -482,20 +453,8 @@ class UniquePublish:
             )
         return sent
 
-    def _send_without(
-        self, *, duplicate_of: Original | None = None, after: str | None = None
-    ) -> Any:
-        return self._send(None, duplicate_of=duplicate_of, after=after)
-
-    def _send(self, reservation: Reservation | None, **facts: Any) -> Any:
-        envelope = Envelope(
-            nonce=self.nonce,
-            reservation=reservation,
-            window_until=self.window_until,
-            sent=self.sent,
-            tick=self.continued,  # a beat adds its own at `before_task_publish`, see tick_context
-            **facts,
-        )
-        return send_as(
-            self.apply_async, self.args, self.kwargs, self.task_id, self.options, envelope
+    def _send(self, reservation: Reservation | None = None, **facts: Any) -> Any:
+        until = window_end(self.task, self.lock, self.call.options, self.now)
+        return self.call.send(
+            replace(self.envelope, reservation=reservation, window_until=until, **facts)
         )

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock._log import event_logger
-from celery_redlock.core import Register
+from celery_redlock.core import Register, Reservation
 from celery_redlock.core.failures import Refusal
 from celery_redlock.core.wait_limit import described, limited
 from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
@@ -448,10 +448,10 @@ def _reserve_next_run(case: Case) -> None:
         for stop_key in stop_keys:
             client.evict(stop_key.stored, case.holder_value)
         return
-    previous, renews = case.holder_value, False
+    previous, renews = Reservation.of_holder(error, ()), False
     if before is not None and before.expires_at > time.time():
         renews = holder is not None and holder.role is Role.RUNNING
-        previous = before.owner if renews else previous
+        previous = replace(previous, owner=before.owner) if renews else previous
     life = NEXT_RUN_TTLS * options.ttl
     try:
         reserved = client.reserve(
@@ -460,8 +460,7 @@ def _reserve_next_run(case: Case) -> None:
             grace=min(life, expiry.PUBLISH_GRACE),
             label=lock_request.label_as(Role.QUEUED),
             retry_for=RETRY_FOR,
-            previous=previous,
-            previous_until=time.time() + (error.expires_in or 0.0),
+            previous=previous if previous.owner else None,
         )
     except LockNotAcquired as failure:
         logger.info(

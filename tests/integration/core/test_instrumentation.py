@@ -173,8 +173,7 @@ def test_a_reservation_whose_report_is_interrupted_is_given_back(
             grace=5.0,
             label="",
             retry_for=5.0,
-            previous=older.owner,
-            previous_until=older.expires_at,
+            previous=older,
         )
     end()
     [holder] = client_of(client).inspect(keys)

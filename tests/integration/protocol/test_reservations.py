@@ -232,7 +232,7 @@ def test_of_many_that_reserve_at_once_one_succeeds_and_the_others_know_who(
 def test_a_queued_lock_moves_to_the_message_that_replaces_it(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     old = reserve(client).reservation
-    reserve_everywhere(any_nodes, client, previous=old.owner, previous_until=old.expires_at)
+    reserve_everywhere(any_nodes, client, previous=old)
     with pytest.raises(LockContended):
         client_of(client).acquire_for_task(["key"], reservation=old)
 
@@ -242,7 +242,7 @@ def test_a_lock_that_has_gone_on_is_not_replaced(any_nodes: Nodes, client: Redlo
     lease = client_of(client).acquire_for_task(["key"], reservation=old)
     any_nodes.wait_held(lease)
     with pytest.raises(LockContended) as taken:
-        reserve(client, previous=old.owner, previous_until=old.expires_at)
+        reserve(client, previous=old)
     assert taken.value.holder == lease.owner
     any_nodes.wait_held(lease)
 
@@ -262,8 +262,7 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
             grace=GRACE,
             label="queued",
             retry_for=0.1,
-            previous=old.owner,
-            previous_until=old.expires_at,
+            previous=old,
         )
     assert undecided.value.split
     wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
@@ -273,7 +272,7 @@ def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend
     any_nodes: Nodes, client: Redlock
 ) -> None:
     old = reserve(client).reservation
-    new = reserve(client, records=[RECORD], previous=old.owner, previous_until=old.expires_at)
+    new = reserve(client, records=[RECORD], previous=old)
     wait_until(lambda: everywhere(any_nodes, new) and everywhere(any_nodes, new, RECORD))
     client_of(client).confirm(new)
     wait_until(lambda: long_on(any_nodes, client, new, *range(5)))
@@ -290,8 +289,7 @@ def test_a_replacement_whose_reserved_key_is_held_leaves_the_keys_as_they_are(
         reserve(
             client,
             records=[RECORD],
-            previous=old.reservation.owner,
-            previous_until=old.reservation.expires_at,
+            previous=old.reservation,
         )
     assert (taken.value.holder, everywhere(any_nodes, old)) == ("another", True)
 
@@ -305,8 +303,7 @@ def test_a_replacement_that_stays_undecided_leaves_no_reserved_key(any_nodes: No
         reserve(
             client,
             records=[RECORD],
-            previous=old.reservation.owner,
-            previous_until=old.reservation.expires_at,
+            previous=old.reservation,
             retry_for=0.1,
         )
     expected = ["one", "one", "another", None, None]
@@ -319,10 +316,8 @@ def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
 ) -> None:
     first = reserve(client)
     old = first.reservation
-    new = reserve_everywhere(any_nodes, client, previous=old.owner, previous_until=old.expires_at)
-    assert client_of(client).cancel(
-        new.reservation, previous=old.owner, previous_until=old.expires_at
-    )
+    new = reserve_everywhere(any_nodes, client, previous=old)
+    assert client_of(client).cancel(new.reservation, previous=old)
     wait_until(lambda: long_on(any_nodes, client, first, *range(5)))
 
 

@@ -125,7 +125,7 @@ def test_a_slot_that_is_cancelled_is_free(any_nodes: Nodes, client: Redlock) -> 
 
 def test_a_message_that_replaces_another_takes_its_slot(any_nodes: Nodes, client: Redlock) -> None:
     older = everywhere(any_nodes, client)
-    newer = reserve(client, previous=older.owner, previous_until=older.expires_at).reservation
+    newer = reserve(client, previous=older).reservation
     assert newer.node_keys == older.node_keys
     wait_until(lambda: any_nodes.owners(newer.node_keys[0]) == [newer.owner] * 5)
 
@@ -142,8 +142,7 @@ def test_a_replacement_that_fails_gives_the_slot_back(any_nodes: Nodes, client: 
                 KEY,
                 "other",
                 retry_for=0.0,
-                previous=older.owner,
-                previous_until=older.expires_at,
+                previous=older,
             )
         place = older.node_keys[0]
         wait_until(
@@ -154,7 +153,7 @@ def test_a_replacement_that_fails_gives_the_slot_back(any_nodes: Nodes, client: 
 
 def test_a_cancelled_replacement_gives_the_slot_back(any_nodes: Nodes, client: Redlock) -> None:
     older = everywhere(any_nodes, client)
-    newer = reserve(client, previous=older.owner, previous_until=older.expires_at).reservation
+    newer = reserve(client, previous=older).reservation
     wait_until(lambda: any_nodes.owners(newer.node_keys[0]) == [newer.owner] * 5)
-    client_of(client).cancel(newer, previous=older.owner, previous_until=older.expires_at)
+    client_of(client).cancel(newer, previous=older)
     wait_until(lambda: any_nodes.owners(older.node_keys[0]) == [older.owner] * 5)

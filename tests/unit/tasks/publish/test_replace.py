@@ -237,7 +237,7 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
     reserve = client_of(redlock).reserve
     giving_up: list[threading.Thread] = []
 
-    def begin_first(*args: Any, previous: str = "", **options: Any) -> Any:
+    def begin_first(*args: Any, previous: Any = None, **options: Any) -> Any:
         if previous and not giving_up:
             label = label_for(Role.RUNNING, "older", "w@host", task="job")
             lease = client_of(bench.elsewhere).acquire_for_task(
