@@ -23,6 +23,9 @@ MOST_RETURNS = 3
 #: Seconds until the ETA of a message that has returned. The worker that gets it does not wait.
 KEPT_FOR = 2.0
 
+#: Seconds for which messages that return share a connection: many may be due at once.
+CONNECTED_FOR = 1.0
+
 #: Seconds without a further attempt after the broker has not answered: each holds up the worker.
 PAUSE_AFTER_FAILURE = 30.0
 
@@ -37,6 +40,7 @@ class BusyWorker:
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
+        self._connection: Any = None
         self._not_before = 0.0
 
     @property
@@ -70,6 +74,7 @@ class BusyWorker:
                 return False
         except Exception as error:  # whatever the broker cannot do, the message is here
             self._not_before = time.monotonic() + PAUSE_AFTER_FAILURE
+            self.disconnect()
             logger.debug(
                 "return-to-queue-failed",
                 "Task %(task)s[%(task_id)s] stays in this worker, whose processes are busy: it "
@@ -100,21 +105,34 @@ class BusyWorker:
         queue = self._queue_of(request.delivery_info)
         if queue is None:
             return False
-        # A pooled connection may be half open, or in use; this thread must not wait for long.
-        with self._consumer.app.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0)
-            if _length(connection, queue) > self._ahead:
-                return False
-            send_again(
-                request.task,
-                context_of(request),
-                envelope,
-                queue=queue,
-                countdown=KEPT_FOR if envelope.returns < MOST_RETURNS else None,
-                connection=connection,
-                retry=False,
-            )
+        connection = self._connected()
+        if _length(connection, queue) > self._ahead:
+            return False
+        send_again(
+            request.task,
+            context_of(request),
+            envelope,
+            queue=queue,
+            countdown=KEPT_FOR if envelope.returns < MOST_RETURNS else None,
+            connection=connection,
+            retry=False,
+        )
         return True
+
+    def _connected(self) -> Any:
+        """Return a connection to the broker that is open for a moment, and used here only."""
+        if self._connection is None:
+            # A pooled one may be half open, or in use; this thread must not wait for long.
+            self._connection = self._consumer.app.connection_for_write()
+            self._connection.ensure_connection(max_retries=1, interval_start=0)
+            self._consumer.timer.call_after(CONNECTED_FOR, self.disconnect)
+        return self._connection
+
+    def disconnect(self) -> None:
+        """Close the connection, if one is open."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.release()
 
     def _queue_of(self, delivery_info: Any) -> str | None:
         """Return the queue of a message; None if it is read no more, or if others may have it."""

@@ -210,6 +210,7 @@ class WaitingMessages:
         self._closed = True
         with self._listening_lock:
             self._stop_listening()
+        self._busy_worker.disconnect()
         if self._pipe is not None:
             self._hub.remove_reader(self._pipe.fd)
             self._pipe.close()

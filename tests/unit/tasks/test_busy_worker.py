@@ -30,6 +30,8 @@ class Consumer:
         self.task_consumer = SimpleNamespace(queues=[queue])
         self.qos = SimpleNamespace(decrement_eventually=lambda: self.calls.append("fetch one more"))
         self.calls: list[str] = []
+        self.timers: list[Callable[[], None]] = []
+        self.timer = SimpleNamespace(call_after=lambda _, call: self.timers.append(call))
         self.returns = BusyWorker(self).returns
 
     def keep(self, task: Any, *args: Any, **options: Any) -> Request:
@@ -201,6 +203,52 @@ def test_it_stays_where_the_broker_does_not_answer(
     later = time.monotonic() + 60.0
     monkeypatch.setattr(busy_worker.time, "monotonic", lambda: later)
     assert worker.returns(kept)
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The connections over which the length of a queue was asked."""
+    used: list[Any] = []
+    length = busy_worker._length
+
+    def noted(connection: Any, queue: str) -> int:
+        used.append(connection)
+        return length(connection, queue)
+
+    monkeypatch.setattr(busy_worker, "_length", noted)
+    return used
+
+
+def test_messages_that_are_due_at_once_share_a_connection(
+    worker: Consumer, task: Any, connections: list[Any]
+) -> None:
+    kept = [worker.keep(task), worker.keep(task)]
+    assert all(map(worker.returns, kept))
+    assert connections[0] is connections[1]
+    assert len(worker.timers) == 1
+
+
+def test_their_connection_is_closed_after_a_moment(
+    worker: Consumer, task: Any, connections: list[Any]
+) -> None:
+    kept = [worker.keep(task), worker.keep(task)]
+    assert worker.returns(kept[0])
+    worker.timers[0]()
+    assert worker.returns(kept[1])
+    assert [connection.connected for connection in connections] == [False, True]
+
+
+def test_a_connection_that_has_failed_is_not_used_again(
+    worker: Consumer, task: Any, connections: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = worker.keep(task)
+    with monkeypatch.context() as patched:
+        patched.setattr(busy_worker, "send_again", lambda *_, **__: 1 / 0)
+        assert not worker.returns(kept)
+    later = time.monotonic() + 60.0
+    monkeypatch.setattr(busy_worker.time, "monotonic", lambda: later)
+    assert worker.returns(kept)
+    assert [connection.connected for connection in connections] == [False, True]
 
 
 def test_it_returns_to_its_own_queue_only(worker: Consumer, task: Any, bench: Bench) -> None:
