@@ -2,44 +2,30 @@
 Limits of the moments in a header.
 
 Any process with access to the queue can write headers, and clocks may be wrong. A moment that
-decides how long a key stays on the nodes is therefore limited by the task's own options, and values
-that make no sense are dropped with a warning.
+decides how long a key stays on the nodes is therefore limited by the task's own options.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from celery_redlock._log import event_logger
 from celery_redlock.tasks.border import RequestLike, TaskLike
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.expiry import lifetime
 from celery_redlock.tasks.message.owner_label import label_id
 from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS, is_continuation
-from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
+from celery_redlock.tasks.message.tick import LONGEST_INTERVAL
 
 logger = event_logger(__name__)
 
 #: Largest believable difference between the clocks of two hosts, in seconds.
 MAX_CLOCK_SKEW = 86_400.0
-#: One header field of each group, and the attribute with the value that was read.
-FIELDS = {
-    "nonce": "nonce",
-    "lock": "reservation",
-    "handovers": "handovers",
-    "sent": "sent",
-    "first_seen": "wait_history",
-    "window_until": "window_until",
-    "tick": "tick",
-    "duplicate_of": "duplicate_of",
-    "after": "after",
-}
-TICK_FIELDS = ("schedule", "token", "until", "part")
 
 
 def within_bounds(
@@ -54,11 +40,7 @@ def within_bounds(
         request: its request, which is due.
         options: the task's lock options.
     """
-    header = (request.headers or {}).get(HEADER)
-    if header is None:
-        return envelope
-    dropped = list(_unreadable_fields(header, envelope))
-    now = time.time()
+    dropped, now = [], time.time()
     for field, moment, latest, changes in _limits(envelope, request, options, now):
         if moment is not None and moment > latest:
             dropped.append(f"{field}, {moment - now:.0f} s from now (at most {latest - now:.0f} s)")
@@ -115,26 +97,3 @@ def _limits(
         endless = replace(tick, until=None)
         yield "tick.until", tick.until, tick.due + LONGEST_INTERVAL, {"tick": endless}
         yield "tick.due", tick.due, latest, {"tick": None}
-
-
-def _unreadable_fields(header: Any, envelope: Envelope) -> Iterator[str]:
-    """Yield the names of fields that are given and could not be read."""
-    if not isinstance(header, Mapping):
-        yield HEADER
-        return
-    yield from (
-        field
-        for field, attribute in FIELDS.items()
-        if _is_given(header, field) and not getattr(envelope, attribute)
-    )
-    tick: Tick | None = envelope.tick
-    if tick is not None:
-        yield from (
-            f"tick.{field}"
-            for field in TICK_FIELDS
-            if _is_given(header["tick"], field) and getattr(tick, field) in (None, "")
-        )
-
-
-def _is_given(header: Mapping[str, Any], field: str) -> bool:
-    return header.get(field) not in (None, "", 0)

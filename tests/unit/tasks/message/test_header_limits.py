@@ -1,4 +1,4 @@
-"""What a header says is believed as far as it can be meant, and the rest dropped with a warning."""
+"""What a header says is believed as far as it can be meant, and the rest is dropped."""
 
 from __future__ import annotations
 
@@ -87,20 +87,14 @@ def test_a_yearly_tick_is_remembered_to_the_next(bench: Bench, warned: Warned) -
 
 
 @pytest.mark.parametrize(
-    ("due", "facts", "field"),
-    [
-        (MAX_CLOCK_SKEW + HOUR, {}, "tick.due"),
-        (0.0, {"entry": "x" * (MAX_NAME_LENGTH + 1)}, "tick"),
-    ],
+    ("due", "facts"),
+    [(MAX_CLOCK_SKEW + HOUR, {}), (0.0, {"entry": "x" * (MAX_NAME_LENGTH + 1)})],
     ids=["of the far future", "of an entry with an endless name"],
 )
-def test_a_tick_is_none_that_is(
-    bench: Bench, warned: Warned, due: float, facts: Any, field: str
-) -> None:
+def test_a_tick_is_none_that_is(bench: Bench, due: float, facts: Any) -> None:
     task = job(bench, lambda self: self.request.tick)
     outcome = bench.run(send_tick(bench, task, tick_now(due, **facts)))
     assert (outcome.state, outcome.value) == ("SUCCESS", None)
-    assert field in warned()[0]
 
 
 @pytest.mark.parametrize(
@@ -108,13 +102,12 @@ def test_a_tick_is_none_that_is(
     [("schedule", LONG), ("schedule", "\ud800"), ("token", 2**60), ("until", "tomorrow")],
 )
 def test_what_else_is_wrong_with_a_tick_is_dropped_alone(
-    bench: Bench, warned: Warned, field: str, value: Any
+    bench: Bench, field: str, value: Any
 ) -> None:
     task = job(bench, lambda self: self.request.tick.entry)
     what = tick_now()
     request = send_tick(bench, task, what)
     assert bench.run(forged(request, tick={**what.write(), field: value})).value == what.entry
-    assert f"tick.{field}" in warned()[0]
 
 
 @pytest.mark.parametrize("ahead", [HOUR, MAX_CLOCK_SKEW / 2, END_OF_TIME])
@@ -143,9 +136,7 @@ def test_a_message_that_is_put_back_tells_no_endless_life_on(bench: Bench) -> No
 
 
 @pytest.mark.parametrize("role", [Role.RUNNING, Role.FINISHED])
-def test_nobody_takes_a_lock_over_that_no_message_brings(
-    bench: Bench, warned: Warned, role: Role
-) -> None:
+def test_nobody_takes_a_lock_over_that_no_message_brings(bench: Bench, role: Role) -> None:
     request = bench.send(declare(bench, lock_on_duplicate="raise"))
     free(bench)
     lease = client_of(bench.elsewhere).acquire_for_task(
@@ -153,7 +144,6 @@ def test_nobody_takes_a_lock_over_that_no_message_brings(
     )
     assert bench.run(forged_lock(request, owner=lease.owner)).value != "ran"
     assert value(bench) == lease.owner
-    assert "lock" in warned()[0]
 
 
 @pytest.mark.parametrize(
@@ -176,21 +166,17 @@ def test_nobody_takes_a_lock_over_that_no_message_brings(
         {"expires_at": float("nan")},
     ],
 )
-def test_a_lock_that_none_can_have_is_none(
-    bench: Bench, warned: Warned, changes: dict[str, Any]
-) -> None:
+def test_a_lock_that_none_can_have_is_none(bench: Bench, changes: dict[str, Any]) -> None:
     request = bench.send(declare(bench))
     free(bench)
     assert bench.run(forged_lock(request, **changes)).value == "ran"
-    (warning,) = warned()
-    assert "lock" in warning
-    assert len(warning) < 1000
 
 
 def test_a_lock_on_other_keys_is_named_in_short(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.run(forged_lock(bench.send(declare(bench)), keys=[LONG]))
+    other = "redlock:" + LONG[:1000]
+    bench.run(forged_lock(bench.send(declare(bench)), keys=[other]))
     assert max(len(it.getMessage()) for it in caplog.records) < 1000
 
 
@@ -201,11 +187,8 @@ def test_a_lock_on_other_keys_is_named_in_short(
         *(("handovers", value) for value in (-1, 10**400, True, "1", 1.5)),
     ],
 )
-def test_a_nonce_or_a_count_that_is_none_is_dropped(
-    bench: Bench, warned: Warned, field: str, value: Any
-) -> None:
+def test_a_nonce_or_a_count_that_is_none_is_dropped(bench: Bench, field: str, value: Any) -> None:
     assert bench.run(forged(bench.send(declare(bench)), **{field: value})).value == "ran"
-    assert field in warned()[0]
 
 
 @pytest.mark.parametrize(
@@ -220,15 +203,12 @@ def test_a_nonce_or_a_count_that_is_none_is_dropped(
         {"retries": None},
     ],
 )
-def test_a_wait_that_none_can_have_begins_anew(
-    bench: Bench, warned: Warned, changes: dict[str, Any]
-) -> None:
+def test_a_wait_that_none_can_have_begins_anew(bench: Bench, changes: dict[str, Any]) -> None:
     request = bench.send(job(bench))
     owned_by(bench, "other")
     waited = {"first_seen": time.time(), "requeues": 3, "retries": 0}
     assert bench.run(forged(request, **{**waited, **changes})).state == "RETRY"
     assert bench.receive()[HEADER]["requeues"] == 1
-    assert "first_seen" in warned()[0]
 
 
 def test_a_wait_that_begins_later_begins_now(bench: Bench, warned: Warned) -> None:
@@ -241,11 +221,10 @@ def test_a_wait_that_begins_later_begins_now(bench: Bench, warned: Warned) -> No
 
 
 @pytest.mark.parametrize("header", ["text", 7, ["list"]])
-def test_a_header_that_is_none_is_warned_of(bench: Bench, warned: Warned, header: Any) -> None:
+def test_a_header_that_is_none_is_ignored(bench: Bench, header: Any) -> None:
     request = {**bench.send(declare(bench)), HEADER: header}
     free(bench)
     assert bench.run(request).value == "ran"
-    assert len(warned()) == 1
 
 
 def test_a_usual_header_is_not_warned_of(bench: Bench, warned: Warned, mode: str) -> None:
