@@ -360,10 +360,7 @@ class LockRequest:
         """
         previous = None
         if over is not None and over.holder is not None:
-            until = time.time() + (over.expires_in or 0.0)
-            previous = Reservation(
-                node_keys=(self.dedupe_key,), owner=over.holder, expires_at=until
-            )
+            previous = Reservation.of_holder(over, (self.dedupe_key,))
         label = self.label_as(Role.QUEUED)
         try:
             return self.client.acquire_for_task(
