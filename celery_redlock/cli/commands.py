@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from celery_redlock import __version__
-from celery_redlock.cli.durations import duration
 from celery_redlock.cli.output import printable
 from celery_redlock.cli.target import Target, targeted
 from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
+from celery_redlock.protocol.timing import UNITS
 
 if "celery" in sys.modules:
     # Celery's command loads this module, before its app; `celery-redlock` may do without Celery.
@@ -31,26 +33,41 @@ _STATUSES = "Exit status: 0 if {}, 1 if {}, 2 for a wrong command or setting."
 
 
 class _Group(click.Group):
-    """Prints an error in one line, even where Celery's command runs this group."""
+    """
+    Ends with the exit status that a command returns.
+
+    It prints an error in one line, even where Celery's command runs this group.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _errors_in_one_line(ctx):  # the help is printed here
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        with _errors_in_one_line(ctx):
+            status = super().invoke(ctx)
+        ctx.exit(status)
+
+
+@contextlib.contextmanager
+def _errors_in_one_line(ctx: click.Context) -> Iterator[None]:
+    try:
         try:
-            try:
-                return super().invoke(ctx)
-            finally:
-                # Output that cannot be written fails this command, and not the end of Python.
-                sys.stdout.flush()
-        except RedlockError as exc:
-            click.echo(f"celery-redlock: {printable(str(exc))}", err=True)
-            is_misuse = isinstance(exc, (ConfigurationError, LockKeyError))
-            ctx.exit(MISUSED if is_misuse else FAILED)
-        except BrokenPipeError:
-            _discard_output()
-            ctx.exit(128 + signal.SIGPIPE)
-        except OSError as exc:
-            _discard_output()
-            click.echo(f"celery-redlock: {exc}", err=True)
-            ctx.exit(FAILED)
+            yield
+        finally:
+            # Output that cannot be written fails this command, and not the end of Python.
+            sys.stdout.flush()
+    except RedlockError as exc:
+        click.echo(f"celery-redlock: {printable(str(exc))}", err=True)
+        is_misuse = isinstance(exc, (ConfigurationError, LockKeyError))
+        ctx.exit(MISUSED if is_misuse else FAILED)
+    except BrokenPipeError:
+        _discard_output()
+        ctx.exit(128 + signal.SIGPIPE)
+    except OSError as exc:
+        _discard_output()
+        click.echo(f"celery-redlock: {exc}", err=True)
+        ctx.exit(FAILED)
 
 
 def _discard_output() -> None:
@@ -63,11 +80,11 @@ def _discard_output() -> None:
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @targeted
 @click.pass_context
-def redlock(ctx: click.Context, target: Target) -> None:
+def redlock(ctx: click.Context, target: Target) -> int:
     """Locks for Celery tasks on independent Redis nodes."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-        ctx.exit(MISUSED)
+    return MISUSED  # unless there is a command, whose status counts
 
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -85,8 +102,7 @@ _prefix = click.option(
     "anywhere.",
 )
 @_as_json
-@click.pass_context
-def init(ctx: click.Context, target: Target, *, force: bool, as_json: bool) -> None:
+def init(target: Target, *, force: bool, as_json: bool) -> int:
     """
     Let brand-new lock nodes vote at once.
 
@@ -97,7 +113,7 @@ def init(ctx: click.Context, target: Target, *, force: bool, as_json: bool) -> N
     """
     from celery_redlock.cli.init_nodes import init_nodes
 
-    ctx.exit(init_nodes(target.nodes(), force=force, as_json=as_json))
+    return init_nodes(target.nodes(), force=force, as_json=as_json)
 
 
 @redlock.command(
@@ -105,8 +121,7 @@ def init(ctx: click.Context, target: Target, *, force: bool, as_json: bool) -> N
 )
 @targeted
 @_as_json
-@click.pass_context
-def beat(ctx: click.Context, target: Target, *, as_json: bool) -> None:
+def beat(target: Target, *, as_json: bool) -> int:
     """
     Show which beat leads a schedule, and the last run of each entry.
 
@@ -115,14 +130,13 @@ def beat(ctx: click.Context, target: Target, *, as_json: bool) -> None:
     # Importing Celery takes a second, which `init --nodes` and `--help` do not need.
     from celery_redlock.cli.beat import show_beat
 
-    ctx.exit(show_beat(target.app(), as_json=as_json))
+    return show_beat(target.app(), as_json=as_json)
 
 
 @redlock.command(epilog=_STATUSES.format("no error is found", "one is"))
 @targeted
 @_as_json
-@click.pass_context
-def doctor(ctx: click.Context, target: Target, *, as_json: bool) -> None:
+def doctor(target: Target, *, as_json: bool) -> int:
     """
     Find what is wrong with the lock nodes.
 
@@ -132,7 +146,7 @@ def doctor(ctx: click.Context, target: Target, *, as_json: bool) -> None:
     """
     from celery_redlock.cli.doctor import examine
 
-    ctx.exit(examine(target, as_json=as_json))
+    return examine(target, as_json=as_json)
 
 
 @redlock.command(epilog=_STATUSES.format("the task takes a lock", "it takes none"))
@@ -142,9 +156,7 @@ def doctor(ctx: click.Context, target: Target, *, as_json: bool) -> None:
 @click.option("-a", "--args", metavar="JSON", help="The positional arguments as an array.")
 @click.option("-k", "--kwargs", metavar="JSON", help="The keyword arguments as an object.")
 @_as_json
-@click.pass_context
 def explain(
-    ctx: click.Context,
     target: Target,
     *,
     task: str,
@@ -152,7 +164,7 @@ def explain(
     args: str | None,
     kwargs: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """
     Explain what the options of a task mean.
 
@@ -164,7 +176,7 @@ def explain(
     """
     from celery_redlock.cli.explain import explain_task
 
-    ctx.exit(explain_task(target, task, arg, args, kwargs, as_json=as_json))
+    return explain_task(target, task, arg, args, kwargs, as_json=as_json)
 
 
 @redlock.command("list", epilog=_STATUSES.format("a lock is held", "none is, or no quorum answers"))
@@ -172,10 +184,7 @@ def explain(
 @click.argument("pattern", default="*")
 @_prefix
 @_as_json
-@click.pass_context
-def list_(
-    ctx: click.Context, target: Target, *, pattern: str, key_prefix: str | None, as_json: bool
-) -> None:
+def list_(target: Target, *, pattern: str, as_json: bool) -> int:
     """
     List the locks that the nodes hold.
 
@@ -187,7 +196,7 @@ def list_(
     """
     from celery_redlock.cli.locks import show_locks
 
-    ctx.exit(show_locks(target, pattern, key_prefix, as_json=as_json))
+    return show_locks(target, pattern, as_json=as_json)
 
 
 @redlock.command(epilog=_STATUSES.format("the key is held", "it is not, or no quorum answers"))
@@ -195,10 +204,7 @@ def list_(
 @click.argument("key")
 @_prefix
 @_as_json
-@click.pass_context
-def show(
-    ctx: click.Context, target: Target, *, key: str, key_prefix: str | None, as_json: bool
-) -> None:
+def show(target: Target, *, key: str, as_json: bool) -> int:
     """
     Show the holders of a key, what each node has of it, and its waiters.
 
@@ -206,7 +212,7 @@ def show(
     """
     from celery_redlock.cli.locks import show_key
 
-    ctx.exit(show_key(target, key, key_prefix, as_json=as_json))
+    return show_key(target, key, as_json=as_json)
 
 
 @redlock.command(
@@ -228,9 +234,7 @@ def show(
 @click.option("--yes", "sure", is_flag=True, help="Do not ask.")
 @_prefix
 @_as_json
-@click.pass_context
 def release(
-    ctx: click.Context,
     target: Target,
     *,
     key: str | None,
@@ -240,9 +244,8 @@ def release(
     rates: bool,
     revoke: bool,
     sure: bool,
-    key_prefix: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """
     Take a lock away from its holder, or the locks of a task's calls.
 
@@ -264,11 +267,17 @@ def release(
 
     how: Any = {"task_id": task_id, "revoke": revoke, "sure": sure, "as_json": as_json}
     if key is not None:
-        status = release_key(target, key, key_prefix, rates=rates, **how)
-    else:
-        of = None if state == "any" else state or "queued"
-        status = release_of_task(target, task or "", key_prefix, state=of, **how)
-    ctx.exit(status)
+        return release_key(target, key, rates=rates, **how)
+    of = None if state == "any" else state or "queued"
+    return release_of_task(target, task or "", state=of, **how)
+
+
+def duration(value: str) -> float:
+    """Return the seconds of a time as people write it: 90, 90s, 30m, 2h or 1d."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", value, re.ASCII)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is not a time; write 90, 90s, 30m, 2h or 1d.")
+    return float(found[1]) * UNITS[found[2] or "s"]
 
 
 @redlock.command(epilog=_STATUSES.format("the key is paused", "no quorum answers"))
@@ -284,16 +293,7 @@ def release(
 )
 @_prefix
 @_as_json
-@click.pass_context
-def pause(
-    ctx: click.Context,
-    target: Target,
-    *,
-    key: str,
-    seconds: float,
-    key_prefix: str | None,
-    as_json: bool,
-) -> None:
+def pause(target: Target, *, key: str, seconds: float, as_json: bool) -> int:
     """
     Refuse a key to everybody for a while.
 
@@ -303,7 +303,7 @@ def pause(
     """
     from celery_redlock.cli.pauses import pause_key
 
-    ctx.exit(pause_key(target, key, key_prefix, seconds=seconds, as_json=as_json))
+    return pause_key(target, key, seconds=seconds, as_json=as_json)
 
 
 @redlock.command(
@@ -313,16 +313,13 @@ def pause(
 @click.argument("key")
 @_prefix
 @_as_json
-@click.pass_context
-def resume(
-    ctx: click.Context, target: Target, *, key: str, key_prefix: str | None, as_json: bool
-) -> None:
+def resume(target: Target, *, key: str, as_json: bool) -> int:
     """
     End the pause of a key, and wake those that wait for it.
     """
     from celery_redlock.cli.pauses import resume_key
 
-    ctx.exit(resume_key(target, key, key_prefix, as_json=as_json))
+    return resume_key(target, key, as_json=as_json)
 
 
 @redlock.command(
@@ -340,16 +337,7 @@ def resume(
 )
 @_prefix
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each poll.")
-@click.pass_context
-def watch(
-    ctx: click.Context,
-    target: Target,
-    *,
-    filter_: str,
-    every: float,
-    key_prefix: str | None,
-    as_json: bool,
-) -> None:
+def watch(target: Target, *, filter_: str, every: float, as_json: bool) -> int:
     """
     Watch locks, waiters and nodes until q is pressed.
 
@@ -358,7 +346,7 @@ def watch(
     """
     from celery_redlock.cli.watch import watch_locks
 
-    ctx.exit(watch_locks(target, filter_, key_prefix, every=every, as_json=as_json))
+    return watch_locks(target, filter_, every=every, as_json=as_json)
 
 
 @redlock.command(epilog="Exit status: 0 once it is interrupted, 2 for a wrong command or setting.")
@@ -385,15 +373,8 @@ def watch(
 @_prefix
 @_as_json
 def web(
-    target: Target,
-    *,
-    host: str,
-    port: int,
-    token: str | None,
-    read_only: bool,
-    key_prefix: str | None,
-    as_json: bool,
-) -> None:
+    target: Target, *, host: str, port: int, token: str | None, read_only: bool, as_json: bool
+) -> int:
     """
     Show locks and nodes in a browser, live.
 
@@ -404,12 +385,4 @@ def web(
     """
     from celery_redlock.cli.web import serve
 
-    serve(
-        target,
-        key_prefix,
-        host=host,
-        port=port,
-        token=token,
-        read_only=read_only,
-        as_json=as_json,
-    )
+    return serve(target, host=host, port=port, token=token, read_only=read_only, as_json=as_json)

@@ -27,32 +27,31 @@ from celery_redlock.protocol.votes import Failed, KeyState
 from celery_redlock.tasks.message.owner_label import label_id
 
 
-def show_locks(target: Target, pattern: str, key_prefix: str | None, *, as_json: bool) -> int:
+def show_locks(target: Target, pattern: str, *, as_json: bool) -> int:
     """
     Print the locks that the nodes hold, each as soon as it is found; return 1 if there is none.
 
     Args:
         target: the nodes or the app.
         pattern: glob on the keys, as users write them.
-        key_prefix: the prefix of the keys, if no app sets it.
         as_json: print one JSON object.
 
     Raises:
         QuorumUnavailable: too few nodes replied.
     """
-    with target.client(key_prefix) as redlock:
+    with target.client() as client:
         names = target.task_names()
         return print_locks(
             "locks",
-            lambda progress: list_locks(redlock, pattern=pattern, names=names, progress=progress),
+            lambda progress: list_locks(client, pattern=pattern, names=names, progress=progress),
             as_json=as_json,
         )
 
 
-def show_key(target: Target, key: str, key_prefix: str | None, *, as_json: bool) -> int:
+def show_key(target: Target, key: str, *, as_json: bool) -> int:
     """Print what each node holds of one key, and its waiters; otherwise like `show_locks`."""
-    with target.client(key_prefix) as redlock:
-        entries = show_lock(redlock, key, names=target.task_names())
+    with target.client() as client:
+        entries = show_lock(client, key, names=target.task_names())
     if as_json:
         print_json({"locks": [_in_detail(entry) for entry in entries]})
     elif not entries:
@@ -65,7 +64,6 @@ def show_key(target: Target, key: str, key_prefix: str | None, *, as_json: bool)
 def release_key(
     target: Target,
     key: str,
-    key_prefix: str | None,
     *,
     rates: bool,
     task_id: str | None,
@@ -81,7 +79,6 @@ def release_key(
     Args:
         target: the nodes or the app.
         key: the lock key.
-        key_prefix: the prefix of the key, if no app sets it.
         rates: also forget what a rate has counted.
         task_id: only from the task with this id.
         revoke: also keep queued messages from running.
@@ -92,25 +89,25 @@ def release_key(
         QuorumUnavailable: too few nodes replied; see `release_lock`.
         click.Abort: the answer was no.
     """
-    with target.client(key_prefix) as redlock:
+    with target.client() as client:
         names = target.task_names()
         only = None
         if not sure:
             found = [
                 entry
-                for entry in show_lock(redlock, key, names=names)
+                for entry in show_lock(client, key, names=names)
                 if (rates or not entry.is_rate)
                 and not entry.is_pause
                 and (task_id is None or entry.task_id == label_id(task_id))
             ]
             only = _agreed(found, revoke)
         released = release_lock(
-            redlock, key, rates=rates, revoke=revoke, task_id=task_id, only=only, names=names
+            client, key, rates=rates, revoke=revoke, task_id=task_id, only=only, names=names
         )
         if (
             not released
             and not rates
-            and any(entry.is_rate for entry in show_lock(redlock, key, names=names))
+            and any(entry.is_rate for entry in show_lock(client, key, names=names))
         ):
             click.echo("A rate has counted the key: --rates forgets that.", err=True)
         return _print_released(lambda _: released, as_json=as_json)
@@ -119,7 +116,6 @@ def release_key(
 def release_of_task(
     target: Target,
     task: str,
-    key_prefix: str | None,
     *,
     state: str | None,
     task_id: str | None,
@@ -128,17 +124,17 @@ def release_of_task(
     as_json: bool,
 ) -> int:
     """Release the locks of a task's calls in one state; otherwise like `release_key`."""
-    with target.client(key_prefix) as redlock:
+    with target.client() as client:
         names = target.task_names().values()
         if names and task not in names:
             click.echo(f"The app has no task {task!r}.", err=True)
         only = None
         if not sure:
-            found = release_task(redlock, task, state=state, task_id=task_id, dry_run=True)
+            found = release_task(client, task, state=state, task_id=task_id, dry_run=True)
             only = _agreed(list(found), revoke)
         return _print_released(
             lambda progress: release_task(
-                redlock,
+                client,
                 task,
                 state=state,
                 task_id=task_id,

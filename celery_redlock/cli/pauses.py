@@ -9,26 +9,22 @@ import click
 from celery_redlock.admin.node_readers import TIMEOUT
 from celery_redlock.cli.output import print_json, printable
 from celery_redlock.cli.target import Target
-from celery_redlock.core import client_of
 
 
-def pause_key(
-    target: Target, key: str, key_prefix: str | None, *, seconds: float, as_json: bool
-) -> int:
+def pause_key(target: Target, key: str, *, seconds: float, as_json: bool) -> int:
     """
     Pause a key, and print on how many nodes it is paused.
 
     Args:
         target: the nodes or the app.
         key: the lock key.
-        key_prefix: the prefix of the key, if no app sets it.
         seconds: how long.
         as_json: print one JSON object.
 
     Raises:
         QuorumUnavailable: fewer nodes than a quorum have confirmed it.
     """
-    with target.client(key_prefix) as redlock, client_of(redlock).patient(TIMEOUT) as client:
+    with target.client() as own, own.patient(TIMEOUT) as client:
         silent, names = client.pause(key, seconds), client.node_names
     if as_json:
         nodes = {name: silent.get(name) for name in names}
@@ -42,9 +38,9 @@ def pause_key(
     return 0
 
 
-def resume_key(target: Target, key: str, key_prefix: str | None, *, as_json: bool) -> int:
+def resume_key(target: Target, key: str, *, as_json: bool) -> int:
     """End the pause of a key; return 1 if it was not paused. Otherwise like `pause_key`."""
-    with target.client(key_prefix) as redlock, client_of(redlock).patient(TIMEOUT) as client:
+    with target.client() as own, own.patient(TIMEOUT) as client:
         was_paused = client.resume(key)
     if as_json:
         print_json({"key": key, "was_paused": was_paused})

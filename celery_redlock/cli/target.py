@@ -7,15 +7,17 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_redlock.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_redlock.core import Client, Redlock
+    from celery_redlock.core import Client
     from celery_redlock.tasks.config.settings import RedlockSettings
 
 _GIVEN = "celery_redlock.target"
@@ -42,11 +44,13 @@ class Target:
         urls: the URLs of `--nodes`, with commas; None if it was not given.
         app_name: the name given with `-A`; empty if it was not given.
         umbrella_app: the app of `celery -A`, if that command runs this one.
+        key_prefix: the prefix of the keys, if no app sets it.
     """
 
     urls: str | None = None
     app_name: str = ""
     umbrella_app: Celery | None = None
+    key_prefix: str | None = None
 
     def app(self) -> Celery:
         """
@@ -56,10 +60,8 @@ class Target:
             ConfigurationError: there is no such app.
             click.UsageError: none is named.
         """
-        from celery_redlock.cli.apps import load_app
-
         if self.app_name:
-            return load_app(self.app_name)
+            return _load_app(self.app_name)
         if self.umbrella_app is None:
             raise click.UsageError("this needs an app: give -A APP, as for celery.")
         return self.umbrella_app
@@ -82,20 +84,20 @@ class Target:
         return self.urls if self.urls is not None else self.settings().nodes
 
     @contextlib.contextmanager
-    def client(self, key_prefix: str | None) -> Iterator[Redlock | Client]:
-        """Yield a client with the app's key prefix or the given one; errors as for `settings`."""
-        from celery_redlock.core import Redlock
+    def client(self) -> Iterator[Client]:
+        """Yield a client with the app's key prefix or the named one; errors as for `settings`."""
+        from celery_redlock.core import Redlock, client_of
         from celery_redlock.tasks.config.client import client_for
 
         self._check()
         if self.urls is None:
-            if key_prefix is not None:
+            if self.key_prefix is not None:
                 raise click.UsageError("--key-prefix is for --nodes: an app has its own prefix.")
             yield client_for(self.app())
             return
-        options = {} if key_prefix is None else {"key_prefix": key_prefix}
+        options = {} if self.key_prefix is None else {"key_prefix": self.key_prefix}
         with Redlock(self.urls, **options) as redlock:  # type: ignore[arg-type]
-            yield redlock
+            yield client_of(redlock)
 
     def task_names(self) -> dict[str, str]:
         """Return the names of the app's tasks by their digests; none without an app."""
@@ -112,9 +114,15 @@ def targeted(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that name its target, and pass it as the first argument."""
 
     def run(
-        ctx: click.Context, *args: Any, nodes: tuple[str, ...], app: str | None, **options: Any
+        ctx: click.Context,
+        *args: Any,
+        nodes: tuple[str, ...],
+        app: str | None,
+        key_prefix: str | None = None,
+        **options: Any,
     ) -> Any:
-        return function(_target(ctx, nodes, app), *args, **options)
+        target = replace(_target(ctx, nodes, app), key_prefix=key_prefix)
+        return function(target, *args, **options)
 
     command: Any = functools.update_wrapper(run, function)
     for option in _OPTIONS:
@@ -131,3 +139,24 @@ def _target(ctx: click.Context, nodes: tuple[str, ...], app: str | None) -> Targ
     umbrella_app = getattr(ctx.find_root().obj, "app", None)
     target: Target = ctx.meta.get(_GIVEN) or Target(umbrella_app=umbrella_app)
     return target
+
+
+def _load_app(name: str) -> Celery:
+    from celery import Celery
+    from celery.app.utils import find_app
+
+    try:
+        app = find_app(name)
+    except Exception as exc:
+        # The app's module may raise any error when it is imported.
+        raise _no_app(name, f"{type(exc).__name__}: {exc}") from exc
+    if not isinstance(app, Celery):
+        raise _no_app(name, f"it is not a Celery app but a {type(app).__name__}")
+    return app
+
+
+def _no_app(name: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"-A {name} cannot be loaded ({reason}). Name it as for celery: the module or package "
+        "of the app, or module:attribute; run this where you run celery."
+    )

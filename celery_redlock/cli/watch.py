@@ -23,16 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def watch_locks(
-    target: Target, text: str, key_prefix: str | None, *, every: float, as_json: bool
-) -> int:
+def watch_locks(target: Target, text: str, *, every: float, as_json: bool) -> int:
     """
     Show locks and nodes until `q` is pressed or the process is interrupted, and return 0.
 
     Args:
         target: the nodes or the app.
         text: the filter: a glob on keys, or a part of a key, task, id, host or state.
-        key_prefix: the prefix of the keys, if no app sets it.
         every: seconds between two polls of the nodes.
         as_json: print one line of JSON for each poll; this needs no terminal.
 
@@ -40,8 +37,8 @@ def watch_locks(
         ConfigurationError: a package is missing, or this system has no such terminals.
         click.UsageError: there is no terminal.
     """
-    with target.client(key_prefix) as redlock, contextlib.suppress(KeyboardInterrupt):
-        view = LiveView(redlock, target.task_names())
+    with target.client() as client, contextlib.suppress(KeyboardInterrupt):
+        view = LiveView(client, target.task_names())
         with _json_lines(every) if as_json else _screen(every) as show:
             while show(view.look([text])[text]):
                 pass

@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 
 def serve(
     target: Target,
-    key_prefix: str | None,
     *,
     host: str,
     port: int,
     token: str | None,
     read_only: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """
-    Serve the page until the process is interrupted.
+    Serve the page until the process is interrupted, and return 0.
 
     Args:
         target: the nodes or the app.
-        key_prefix: the prefix of the keys, if no app sets it.
         host: name or address to listen on.
         port: port to listen on; 0: a free port.
         token: the token that viewers need; None: no token on loopback, otherwise a new one.
@@ -53,12 +51,13 @@ def serve(
     from celery_redlock.web.access import TokenAccess
 
     access = TokenAccess.for_host(host, token, read_only=read_only)
-    with target.client(key_prefix) as redlock, _listening(host, port) as listener:
-        server = PageServer(redlock, target.task_names(), access)
+    with target.client() as client, _listening(host, port) as listener:
+        server = PageServer(client, target.task_names(), access)
         url = _url(host, listener, access)
         text = f"Locks are shown at {url} until Ctrl-C."
         click.echo(json.dumps({"url": url}) if as_json else text)
         server.serve_on(listener)
+    return 0
 
 
 def _listening(host: str, port: int) -> socket.socket:

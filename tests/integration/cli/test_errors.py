@@ -44,11 +44,15 @@ def test_nothing_that_nodes_have_controls_the_terminal(
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_is_one_line(unbuffered: str) -> None:
-    command = ("-m", "celery_redlock", "list", "--nodes", "memory://a")
+@pytest.mark.parametrize(
+    "words", [("list", "--nodes", "memory://a"), ("--help",), ("list", "--help")], ids=" ".join
+)
+def test_a_full_disk_is_one_line(words: tuple[str, ...], unbuffered: str) -> None:
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        ended = forked.run(*command, check=False, env=env, stdout=full.fileno())
+        ended = forked.run(
+            "-m", "celery_redlock", *words, check=False, env=env, stdout=full.fileno()
+        )
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "No space left" in line
