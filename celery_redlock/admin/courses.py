@@ -192,7 +192,9 @@ class Call:
         )
         return tuple(
             replace(course, steps=(sent, *course.steps))
-            for course in self._contended(Obstacle.NO_QUORUM, role=Role.QUEUED)
+            for course in self._on_contention(
+                self._contention(Obstacle.NO_QUORUM, role=Role.QUEUED)
+            )
         )
 
     def redelivery(self, *, has_ended: bool) -> tuple[Course, ...]:
@@ -204,19 +206,18 @@ class Call:
         """
         role = Role.RUNNING
         if has_ended:
-            marker = ending.marker_after(self._remains(Ending.DONE))
+            marker = ending.marker_after(self._remains())
             if marker is None or not self.marks_messages:
                 again = replace(self._arrival(), may_have_begun=self.acks_late)
-                row = first_match(arrival.ARRIVALS, again)
-                return (Course(steps=(Step(action=_action(row), rule=row.name),)),)
+                return tuple(_decisions(arrival.ARRIVALS, again))
             role = marker
         obstacle = Obstacle.MARKER if self.marks_messages else Obstacle.LOCK
         facts = self._contention(obstacle, role=role, holder=Holder.ITSELF)
         return tuple(self._on_contention(replace(facts, may_have_begun=self.acks_late)))
 
-    def keys_after(self, ended: Ending | None = None) -> Keys:
-        """Return what becomes of the keys of a body that ends like this, or has succeeded."""
-        return ending.keys_after(self._remains(ended or Ending.DONE))
+    def keys_after(self, ended: Ending = Ending.DONE) -> Keys:
+        """Return what becomes of the keys of a body that ends like this."""
+        return ending.keys_after(self._remains(ended))
 
     def keys_after_failure(self) -> Keys:
         """Return what becomes of the keys of a body that raises an exception."""
@@ -236,7 +237,7 @@ class Call:
         mode = self.options.mode_spec
         hands_over = mode.at_publish and mode.held_in_body
         state = Progress.HANDED_OVER if hands_over else Progress.CONTINUED
-        return ending.keys_after(replace(self._remains(Ending.DONE), state=state))
+        return ending.keys_after(replace(self._remains(), state=state))
 
     @property
     def holds_until_result(self) -> bool:
@@ -249,30 +250,21 @@ class Call:
     @property
     def missed(self) -> Course:
         """The course of a scheduled run that a worker receives after its starting deadline."""
-        row = first_match(arrival.ARRIVALS, replace(self._arrival(), missed_deadline=True))
-        return Course(steps=(Step(action=_action(row), rule=row.name),))
+        late = replace(self._arrival(), missed_deadline=True)
+        (course,) = _decisions(arrival.ARRIVALS, late)
+        return course
 
     def _published(self, state: State) -> Iterator[Course]:
         if not self.options.mode_spec.at_publish:
             rule = "its mode takes no key at publish"
             yield Course(steps=(Step(action=Publish.SEND, rule=rule),))
         elif not state.at_publish:
-            row = first_match(publish.TICKS, TickState(tick=None))
-            yield Course(steps=(Step(action=row.then, rule=row.name),))
+            yield from _decisions(publish.TICKS, TickState(tick=None))
         else:
             conflict = self._conflict(state)
             if state.stage is Stage.PAUSED:  # which, to a publisher, is a holder that is no task
                 conflict = replace(conflict, holder=Holder.FOREIGN, same_work=False, is_limit=False)
-            yield from self._on_conflict(conflict)
-
-    def _on_conflict(self, conflict: Conflict) -> Iterator[Course]:
-        row = first_match(publish.CONFLICTS, conflict)
-        if isinstance(row.then, Need):
-            for policy in _names(DuplicatePolicy):
-                for course in self._on_conflict(replace(conflict, policy=policy)):
-                    yield replace(course, option="lock_on_duplicate", answer=policy.value)
-        else:
-            yield Course(steps=(Step(action=row.then, rule=row.name),))
+            yield from _decisions(publish.CONFLICTS, conflict)
 
     def _received(self, state: State, sent: Publish) -> Iterator[Course]:
         """Iterate over the courses of the message in a worker."""
@@ -280,7 +272,7 @@ class Call:
         is_over = state.stage in (Stage.KEPT, Stage.FREE)
         evidence = Evidence.FINISHED if is_over else Evidence.UNDER_WAY
         facts = replace(self._arrival(), names_original=names_original, evidence=evidence)
-        for course in self._on_arrival(facts):
+        for course in _decisions(arrival.ARRIVALS, facts):
             (step,) = course.steps
             # A replaced message has no key any more, so its successor finds none taken.
             is_taken = state.at_run and sent is not Publish.REPLACE
@@ -290,27 +282,16 @@ class Call:
             mode = self.options.mode_spec
             is_queue_key = mode.own_queue_key and state.stage is Stage.QUEUED
             at_run = mode.waits_at_run and not is_queue_key
-            yield from self._contended(
+            contention = self._contention(
                 Obstacle.LOCK if at_run else Obstacle.RESERVED,
                 role=state.role,
                 holder=Holder.PAUSE if state.stage is Stage.PAUSED else Holder.OTHER,
                 brought_lock=sent is Publish.SEND_WITH_LOCK,
             )
-
-    def _on_arrival(self, facts: Arrival) -> Iterator[Course]:
-        row = first_match(arrival.ARRIVALS, facts)
-        if row.then is Need.POLICY:
-            for policy in _names(DuplicatePolicy):
-                for course in self._on_arrival(replace(facts, policy=policy)):
-                    yield replace(course, option="lock_on_duplicate", answer=policy.value)
-        else:
-            yield Course(steps=(Step(action=_action(row), rule=row.name),))
-
-    def _contended(self, obstacle: Obstacle, **facts: Any) -> Iterator[Course]:
-        """Iterate over the courses of a message that does not get its lock and marker."""
-        yield from self._on_contention(self._contention(obstacle, **facts))
+            yield from self._on_contention(contention)
 
     def _on_contention(self, facts: Contention) -> Iterator[Course]:
+        """Iterate over the courses of a message that does not get its lock and marker."""
         row = first_match(arrival.CONTENTION, facts)
         if row.then is Need.POLICY:
             is_lock = facts.obstacle is Obstacle.LOCK
@@ -320,7 +301,7 @@ class Call:
                 for course in self._on_contention(replace(facts, **answered)):
                     yield replace(course, option=option, answer=policy.value)
             return
-        step = Step(action=_action(row), rule=row.name, tries=self._tries(facts, row))
+        step = Step(action=Action(row.then), rule=row.name, tries=self._tries(facts, row))
         yield Course(steps=(step, *(_waits(facts) if step.action is Action.WAIT else ())))
 
     def _tries(self, facts: Contention, row: Row[Contention, Action | Need]) -> bool:
@@ -404,7 +385,7 @@ class Call:
             eager=False,
         )
 
-    def _remains(self, ended: Ending) -> Remains:
+    def _remains(self, ended: Ending = Ending.DONE) -> Remains:
         mode = self.options.mode_spec
         return Remains(
             ending=ended,
@@ -419,6 +400,21 @@ class Call:
         )
 
 
+def _decisions(table: tuple[Row[Any, Any], ...], facts: Any) -> Iterator[Course]:
+    """
+    Iterate over what a table decides: one course, or one for each answer of a function.
+
+    Such a call has all facts that the rules need, but for the policy.
+    """
+    row = first_match(table, facts)
+    if row.then is Need.POLICY:
+        for policy in _names(DuplicatePolicy):
+            for course in _decisions(table, replace(facts, policy=policy)):
+                yield replace(course, option="lock_on_duplicate", answer=policy.value)
+    else:
+        yield Course(steps=(Step(action=row.then, rule=row.name),))
+
+
 def _waits(facts: Contention) -> Iterator[Step]:
     """Iterate over the decisions about a message that needs its lock later: now, and at the end."""
     for gives_up in (False, True):
@@ -430,11 +426,6 @@ def _waits(facts: Contention) -> Iterator[Step]:
         )
         row = first_match(arrival.REQUEUES, waiting)
         yield Step(action=row.then, rule=row.name, gives_up=gives_up)
-
-
-def _action(row: Row[Any, Action | Need]) -> Action:
-    """Return the action of a row; such a call has all facts that the rules need."""
-    return Action(row.then)
 
 
 def _names(policies: type[DuplicatePolicy] | type[ConflictPolicy]) -> Iterable[Any]:
