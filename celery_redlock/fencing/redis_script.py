@@ -18,9 +18,9 @@ from importlib import resources
 from typing import Any, Protocol, TypeAlias
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt, InvalidResourceName
-from celery_redlock.fencing.tokens import stale
+from celery_redlock.fencing.tokens import stale, token_in
 from celery_redlock.protocol.keys import META_PREFIX
-from celery_redlock.protocol.timing import MAX_TOKEN, milliseconds
+from celery_redlock.protocol.timing import milliseconds
 
 Key: TypeAlias = str | bytes
 
@@ -165,9 +165,8 @@ class FenceRecords:
         """Return the token in a record, 0 if there is none."""
         if value is None:
             return 0
-        text = value.decode("latin-1") if isinstance(value, bytes) else value
-        if re.fullmatch(r"[1-9][0-9]{0,15}", text) and int(text) <= MAX_TOKEN:
-            return int(text)
+        if token := token_in(value.decode("latin-1") if isinstance(value, bytes) else value):
+            return token
         raise self.corrupt(key)
 
     def needs_update(self, key: Key, seen: int, token: int) -> bool:

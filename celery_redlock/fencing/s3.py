@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import random
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -15,8 +14,7 @@ from typing import Any
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt
 from celery_redlock.fencing.checks import refuse
-from celery_redlock.fencing.tokens import stale, token_or_current
-from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.fencing.tokens import stale, token_in, token_or_current
 
 _FENCE_METADATA = "redlock-fencing-token"
 _WRITE_METADATA = "redlock-write"
@@ -179,8 +177,8 @@ class S3Fence:
     def _parse_token(self, key: str, token: str | None) -> int:
         if token is None:
             return 0
-        if re.fullmatch(r"[1-9][0-9]{0,15}", token) and int(token) <= MAX_TOKEN:
-            return int(token)
+        if known := token_in(token):
+            return known
         raise FenceRecordCorrupt(
             f"The metadata {_FENCE_METADATA!r} of {self._url(key)} is no fencing token, so nothing "
             "was written. Copy the object onto itself with the highest token that has written it.",

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,7 @@ from pathlib import Path
 from celery_redlock.errors import FenceRecordCorrupt
 from celery_redlock.fencing.drafts import RESERVED, Drafts, IrregularFile, open_regular
 from celery_redlock.fencing.file_lock import lock_now, unlock
-from celery_redlock.fencing.tokens import stale
-from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.fencing.tokens import stale, token_in
 
 _RETRY_DELAY = (0.001, 0.02)
 
@@ -68,10 +66,8 @@ class TokenFile:
                 content = os.read(descriptor, _MAX_BYTES)
         except FileNotFoundError:
             return 0
-        if (found := re.fullmatch(rb"([1-9][0-9]{0,15})\n?", content)) and (
-            int(found[1]) <= MAX_TOKEN
-        ):
-            return int(found[1])
+        if token := token_in(content.decode("latin-1").removesuffix("\n")):
+            return token
         raise FenceRecordCorrupt(
             f"The fence record {str(self.record)!r} does not hold a fencing token, so nothing was "
             "written. Replace its content with the highest token that has written, as one line; "

@@ -4,9 +4,12 @@ The fencing token that a fence compares.
 
 from __future__ import annotations
 
+import re
+
 from celery_redlock.core.current import current_lease
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import InvalidFencingToken, StaleFencingToken
+from celery_redlock.protocol.timing import MAX_TOKEN
 
 
 def token_or_current(token: int | None = None) -> int:
@@ -30,6 +33,13 @@ def token_or_current(token: int | None = None) -> int:
             "the body's own thread."
         )
     return checked_token(lease.fencing_token)
+
+
+def token_in(text: str) -> int | None:
+    """Return the token that a resource has stored as this text; None if it is no token."""
+    if re.fullmatch(r"[1-9][0-9]{0,15}", text) and int(text) <= MAX_TOKEN:
+        return int(text)
+    return None
 
 
 def stale(resource: str, seen: int, offered: int) -> StaleFencingToken:
