@@ -19,8 +19,7 @@ Import this where you define models: it needs Django's app registry.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -146,15 +145,15 @@ class FencedQuerySet(models.QuerySet):
     def _write(self, token: int, written: dict[str, Any], *, one: bool) -> int:
         rows = self
         if not one and connections[self.db].features.has_select_for_update:
-            seen = self._read_tokens()
-            self._raise_refusal(seen, token)
+            tokens = self._read_tokens()
+            self._raise_refusal(tokens.values(), token)
             # A row that matches only from now on is neither locked nor compared.
-            rows = self.model._base_manager.using(self.db).filter(pk__in=seen.keys)
+            rows = self.model._base_manager.using(self.db).filter(pk__in=list(tokens))
         elif not one:
             rows = self.exclude(Exists(self.filter(self._blocks(token))))
         hit: int = rows.filter(self._passes(token)).update(**written, fencing_token=token)
         if not hit:
-            self._raise_refusal(self._read_tokens(), token)
+            self._raise_refusal(self._read_tokens().values(), token)
             raise FencedResourceMissing(
                 f"There is no row: {self._resource}. Nothing was written, and no token was "
                 "compared. Create the row first (get_or_create).",
@@ -171,25 +170,21 @@ class FencedQuerySet(models.QuerySet):
         bars = Q(fencing_token__gt=token)
         return bars if self._field.null else bars | Q(fencing_token=None)
 
-    def _read_tokens(self) -> _TokenSummary:
-        """Return the tokens of the rows, and lock the rows where that is possible."""
+    def _read_tokens(self) -> dict[Any, int | None]:
+        """Return the rows' tokens by primary key, and lock the rows where that is possible."""
         rows = self
         if connections[self.db].in_atomic_block:
             # A locking read: under MySQL's REPEATABLE READ a plain one shows an old state. The
             # order prevents a deadlock between two calls that lock the same rows.
             rows = self.order_by("pk").select_for_update()
-        tokens = dict(rows.values_list("pk", NAME))
-        return _TokenSummary(
-            keys=list(tokens),
-            newest=max((seen or 0 for seen in tokens.values()), default=0),
-            unset=list(tokens.values()).count(None),
-        )
+        return dict(rows.values_list("pk", NAME))
 
-    def _raise_refusal(self, seen: _TokenSummary, token: int) -> None:
-        """Raise the error that explains why no row was written; return if the rows show none."""
-        if seen.newest > token:
-            raise stale(self._resource, seen.newest, token)
-        if seen.unset and not self._field.null:
+    def _raise_refusal(self, seen: Collection[int | None], token: int) -> None:
+        """Raise the error that explains why no row was written; return if the tokens show none."""
+        newest = max((each or 0 for each in seen), default=0)
+        if newest > token:
+            raise stale(self._resource, newest, token)
+        if None in seen and not self._field.null:
             raise ConfigurationError(
                 f"{NAME} is NULL in {self._resource}, although the model declares it NOT NULL. "
                 "Set it to 0 where it is NULL, and make the column NOT NULL in the database."
@@ -252,22 +247,6 @@ class FencedModel(models.Model):
 
     class Meta:
         abstract = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TokenSummary:
-    """
-    The tokens of some rows.
-
-    Attributes:
-        keys: their primary keys.
-        newest: the highest token; 0 if no row has one.
-        unset: how many rows have NULL.
-    """
-
-    keys: list[Any]
-    newest: int
-    unset: int
 
 
 def _primary_key(where: Any, model: Any) -> Any:

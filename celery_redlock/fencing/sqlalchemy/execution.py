@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import (
@@ -91,43 +90,30 @@ def run(session: SyncSession, statement: Executable) -> Result[Any]:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSummary:
+def raise_refusal(
+    session: SyncSession,
+    fenced: FencedTable,
+    where: ColumnElement[bool],
+    resource: str,
+    token: int,
+) -> None:
     """
-    The tokens of the matching rows.
+    Raise the error that explains why no row was written; return if the rows' tokens show none.
 
-    Attributes:
-        rows: how many match.
-        newest: the highest token; 0 if no row has one.
-        unset: how many rows have NULL.
+    It locks the rows where the database can.
     """
-
-    rows: int
-    newest: int
-    unset: int
-
-
-def read_tokens(
-    session: SyncSession, fenced: FencedTable, where: ColumnElement[bool]
-) -> TokenSummary:
-    """Return the tokens of the rows, and lock the rows where the database can."""
     # A locking read: under MySQL's REPEATABLE READ a plain one shows an old state, while UPDATE
     # sees the present state. The order prevents a deadlock between two calls that lock the same
     # rows.
     rows = select(fenced.token.label("token")).where(where).order_by(*fenced.table.primary_key)
     locked = rows.with_for_update().subquery()
-    token = locked.c.token
-    counts = select(func.count(), func.count(token), func.max(token)).select_from(locked)
+    seen = locked.c.token
+    counts = select(func.count(), func.count(seen), func.max(seen)).select_from(locked)
     row: Any = run(session, counts).one()
     matching, known, newest = row
-    return TokenSummary(rows=matching, newest=int(newest or 0), unset=matching - known)
-
-
-def raise_refusal(seen: TokenSummary, fenced: FencedTable, resource: str, token: int) -> None:
-    """Raise the error that explains why no row was written; return if the rows show none."""
-    if seen.newest > token:
-        raise stale(resource, seen.newest, token)
-    if seen.unset and not fenced.column.nullable:
+    if newest is not None and newest > token:
+        raise stale(resource, int(newest), token)
+    if known < matching and not fenced.column.nullable:
         raise ConfigurationError(
             f"{NAME} is NULL in {resource}, although the model declares it NOT NULL. "
             "Set it to 0 where it is NULL, and make the column NOT NULL in the database."

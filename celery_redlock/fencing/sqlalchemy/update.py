@@ -25,7 +25,6 @@ from celery_redlock.fencing.sqlalchemy.execution import (
     identity_in,
     missing_rows,
     raise_refusal,
-    read_tokens,
     run,
 )
 from celery_redlock.fencing.sqlalchemy.multi_row import Selection, all_or_none
@@ -116,7 +115,7 @@ def fenced_update(
         hit, written = _execute(session, statement, fenced, dialect, named=bool(objects))
         if not hit:
             resource = _resource(fenced, where, identity)
-            raise_refusal(read_tokens(session, fenced, where), fenced, resource, token)
+            raise_refusal(session, fenced, where, resource, token)
             refuse_pending(session, fenced, where, changes)
             raise missing_rows(resource)
         refresh(session, objects, written, changes)

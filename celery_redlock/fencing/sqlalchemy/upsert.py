@@ -25,7 +25,6 @@ from celery_redlock.fencing.sqlalchemy.execution import (
     fence_first,
     missing_rows,
     raise_refusal,
-    read_tokens,
     run,
 )
 from celery_redlock.fencing.sqlalchemy.session_objects import (
@@ -128,7 +127,7 @@ def fenced_upsert(
             resource = f"{fenced.name} where " + " and ".join(
                 f"{column.key} = {row[column]!r}" for column in columns
             )
-            raise_refusal(read_tokens(session, fenced.core, where), fenced, resource, token)
+            raise_refusal(session, fenced.core, where, resource, token)
             refuse_pending(session, fenced, where, changes)
             raise missing_rows(resource)
         refresh(session, objects, {tuple(stored)}, changes)
