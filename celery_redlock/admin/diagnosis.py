@@ -180,7 +180,7 @@ class Check(Generic[_Facts]):
         severity: see `Finding`.
         when: whether the rule matches the facts.
         text: the message.
-        votes: whether a node that matches votes nevertheless.
+        votes: whether a node that matches votes nevertheless; one that is unusable never does.
     """
 
     code: str
@@ -215,7 +215,7 @@ def _effect(seconds: float) -> str:
     return f"{effect}, and a node takes no candidate more than {most} s ahead of its clock"
 
 
-#: Nodes that cannot be used: the first row that matches gives the node's only finding.
+#: Nodes that cannot be used, and do not vote: the first row that matches gives the only finding.
 UNUSABLE: tuple[Check[NodeFacts], ...] = (
     Check(
         code="node-unreachable",
@@ -225,7 +225,6 @@ UNUSABLE: tuple[Check[NodeFacts], ...] = (
             f"The node does not answer as a lock node: {_reason(f)}. "
             "Start it, or repair the network between it and this machine."
         ),
-        votes=False,
     ),
     Check(
         code="no-login",
@@ -235,14 +234,12 @@ UNUSABLE: tuple[Check[NodeFacts], ...] = (
             f"The node refuses the user or password of its URL: {_reason(f)}. "
             "Correct the URL, or the user on the node."
         ),
-        votes=False,
     ),
     Check(
         code="node-unusable",
         severity=Severity.ERROR,
         when=_has_failed(FailureKind.SETUP),
         text=lambda f: f"The node cannot be used as it is set up: {_reason(f)}.",
-        votes=False,
     ),
     Check(
         code="same-server-twice",
@@ -252,7 +249,6 @@ UNUSABLE: tuple[Check[NodeFacts], ...] = (
             f"The node is the same server as {f.same_as}, which would have two votes. "
             "Name independent servers."
         ),
-        votes=False,
     ),
     Check(
         code="replica",
@@ -262,7 +258,6 @@ UNUSABLE: tuple[Check[NodeFacts], ...] = (
             f"The node is a {f.node.role} and takes no locks. "
             "Name independent masters. REPLICAOF NO ONE makes it one, if it need not be a standby."
         ),
-        votes=False,
     ),
 )
 
@@ -632,9 +627,10 @@ def diagnose(
             takeover=takeover_of(takeover, fail_over=fail_over),
             node_timeout=node_timeout,
         )
-        rows = [row for row in UNUSABLE if row.when(facts)][:1] or _matching((*GROUP, *NODE), facts)
+        unusable = _matching(UNUSABLE, facts)[:1]
+        rows = unusable or _matching((*GROUP, *NODE), facts)
         findings += [_finding(row, facts, one.url) for row in rows]
-        voters += all(row.votes for row in rows)
+        voters += not unusable and all(row.votes for row in rows)
     skews = [one.clock_skew for one in reports if one.clock_skew is not None]
     of_set = SetFacts(
         nodes=reports,

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -28,7 +27,7 @@ from celery_redlock.transport import (
     kind_of,
     parse_nodes,
 )
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport.memory.transport import memory_node
 from celery_redlock.transport.redis.connect_error import (
     ConnectError,
     check_identity,
@@ -67,11 +66,6 @@ class Failure:
 
     kind: FailureKind
     text: str
-
-    @property
-    def is_lasting(self) -> bool:
-        """Whether the node or its URL is set up wrongly, which waiting does not repair."""
-        return self.kind is not FailureKind.SILENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,21 +189,8 @@ def report_addresses(
     addresses: Sequence[NodeAddress], *, timeout: float, key_prefix: str
 ) -> tuple[NodeReport, ...]:
     """Ask nodes whose URLs have been checked, as `report_nodes` does."""
-    tried = rights(key_prefix)
     with ThreadPoolExecutor(len(addresses)) as pool:
-        reports = list(pool.map(lambda node: _report(node, timeout, tried), addresses))
-    return _compared([_named(report, key_prefix) for report in reports])
-
-
-def _named(report: NodeReport, key_prefix: str) -> NodeReport:
-    """Return a report that names the paused key as its user writes it."""
-    if report.paused is None:
-        return report
-    return replace(report, paused=report.paused.removeprefix(key_prefix))
-
-
-def _compared(reports: Sequence[NodeReport]) -> tuple[NodeReport, ...]:
-    """Return the reports with the skew of each clock from the median of all."""
+        reports = list(pool.map(lambda node: _report(node, timeout, key_prefix), addresses))
     known = [one.clock_skew for one in reports if one.clock_skew is not None]
     middle = median(known) if known else 0.0
     return tuple(
@@ -218,9 +199,9 @@ def _compared(reports: Sequence[NodeReport]) -> tuple[NodeReport, ...]:
     )
 
 
-def _report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> NodeReport:
+def _report(node: NodeAddress, timeout: float, key_prefix: str) -> NodeReport:
     try:
-        return _REPORTS[kind_of(node)](node, timeout, tried)
+        return _REPORTS[kind_of(node)](node, timeout, key_prefix)
     except ConfigurationError:
         raise
     except Exception as exc:
@@ -235,9 +216,12 @@ def _failure(exc: Exception) -> Failure:
     return Failure(kind=kind, text=describe_failure(exc))
 
 
-def _memory_report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> NodeReport:
+def _memory_report(node: NodeAddress, timeout: float, key_prefix: str) -> NodeReport:
     memory = memory_node(node)
     now_us = memory.now_us()
+    longest, left_ms = memory.state.owner(ANY_PAUSE, now_us), None
+    if longest is not None and memory.state.owner(longest, now_us) is not None:
+        left_ms = memory.state.keys[longest].expires_at - now_us // 1000
     guard, quarantine_left = _guard(MEMORY.administration(node).run("look"))
     return NodeReport(
         url=node.name,
@@ -249,26 +233,21 @@ def _memory_report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) 
         quarantine_left=quarantine_left,
         clock_skew=(now_us - clock.wall_us()) / 1e6,
         missing_rights=(),
-        **_pause(memory.state.owner(ANY_PAUSE, now_us), partial(_left_ms, memory, now_us)),
+        **_pause(longest, left_ms, key_prefix),
     )
 
 
-def _left_ms(memory: MemoryNode, now_us: int, key: str) -> float | None:
-    is_there = memory.state.owner(key, now_us) is not None
-    return memory.state.keys[key].expires_at - now_us // 1000 if is_there else None
-
-
-def _pause(longest: str | None, left_ms: Callable[[str], float | None]) -> dict[str, Any]:
+def _pause(longest: str | None, left_ms: object, key_prefix: str) -> dict[str, Any]:
     """Return the facts about a node's longest pause, which may have been ended."""
-    left = None if longest is None else left_ms(longest)
-    if longest is None or left is None or left <= 0:
+    if longest is None or not isinstance(left_ms, int | float) or left_ms <= 0:
         return {}
-    return {"paused": longest.removeprefix(PAUSE_PREFIX), "paused_for": left / 1000}
+    key = longest.removeprefix(PAUSE_PREFIX).removeprefix(key_prefix)
+    return {"paused": key, "paused_for": left_ms / 1000}
 
 
-def _server_report(node: NodeAddress, timeout: float, tried: tuple[Right, ...]) -> NodeReport:
+def _server_report(node: NodeAddress, timeout: float, key_prefix: str) -> NodeReport:
     with connector_to(node, timeout).visit() as connection:
-        report = _asked(node, connection, tried)
+        report = _asked(node, connection, key_prefix)
     if node.fails_over:
         report = replace(report, sentinels=sentinel_facts([*ask_sentinels(node, timeout).values()]))
     return report
@@ -285,7 +264,7 @@ def sentinel_facts(reported: Sequence[Report | NoReport]) -> SentinelFacts:
     )
 
 
-def _asked(node: NodeAddress, connection: Any, tried: tuple[Right, ...]) -> NodeReport:
+def _asked(node: NodeAddress, connection: Any, key_prefix: str) -> NodeReport:
     (reply,) = _ask(connection, ("INFO",))
     info = read_info(reply) if isinstance(reply, bytes) else {}
     check_mode(info)
@@ -301,8 +280,9 @@ def _asked(node: NodeAddress, connection: Any, tried: tuple[Right, ...]) -> Node
     check_identity(info, record.decode() if isinstance(record, bytes) else "")
     guard, quarantine_left = _guard(looked.decode() if isinstance(looked, bytes) else "")
     name = longest.decode(errors="replace") if isinstance(longest, bytes) else None
-    pause = _pause(name, partial(_pttl, connection))
+    left_ms = None if name is None else _ask(connection, ("PTTL", name))[0]
     latency, clock_skew = _timed(connection)
+    tried = rights(key_prefix)
     replies = list(zip(tried, _ask(connection, *(right.probe for right in tried)), strict=True))
     return NodeReport(
         url=node.name,
@@ -324,13 +304,8 @@ def _asked(node: NodeAddress, connection: Any, tried: tuple[Right, ...]) -> Node
         clock_skew=clock_skew,
         missing_rights=missing_rights(replies),
         refusal=_refusal(replies),
-        **pause,
+        **_pause(name, left_ms, key_prefix),
     )
-
-
-def _pttl(connection: Any, key: str) -> float | None:
-    (left,) = _ask(connection, ("PTTL", key))
-    return left if isinstance(left, int) else None
 
 
 def _ask(connection: Any, *commands: tuple[str, ...]) -> list[Any]:
@@ -406,7 +381,7 @@ def _refusal(replies: Iterable[tuple[Right, object]]) -> str | None:
     return None
 
 
-_REPORTS: Mapping[NodeKind, Callable[[NodeAddress, float, tuple[Right, ...]], NodeReport]] = {
+_REPORTS: Mapping[NodeKind, Callable[[NodeAddress, float, str], NodeReport]] = {
     SERVERS: _server_report,
     MEMORY: _memory_report,
 }

@@ -39,7 +39,6 @@ def test_one_that_is_broken_does_not_answer(nodes: list[MemoryNode], trouble: st
     failures = [one.failure for one in report_nodes(urls(nodes))]
     assert failures[0] is not None
     assert failures[0].kind is FailureKind.SILENT
-    assert not failures[0].is_lasting
     assert failures[1:] == [None] * 4
 
 
