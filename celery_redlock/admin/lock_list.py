@@ -13,7 +13,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,7 +33,7 @@ from celery_redlock.protocol.keys import (
 )
 from celery_redlock.protocol.rounds import InspectRound
 from celery_redlock.protocol.votes import Acknowledged, Failed, KeyState, KeyStates, Vote
-from celery_redlock.tasks.inspection import holder_from
+from celery_redlock.tasks.inspection import LockHolder, holder_from
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
 from celery_redlock.transport import clock
@@ -71,28 +71,18 @@ class LockWaiter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockEntry:
+class LockEntry(LockHolder):
     """
     A key that the nodes hold, or a slot of a key, as they showed it at one moment.
 
+    Its `state` may also be `counted` (by a rate, until it expires), `paused` (no node grants the
+    key; the owner is who paused it), or `leftover`: only a minority of the nodes has it, so it
+    excludes no other holder. `expires_in` is negative if it never expires. `token` is that of any
+    holder.
+
     Attributes:
-        key: the lock key as users write it.
-        node_key: the same key as nodes store it.
-        slot: the slot of a key with a limit or a rate; None for an ordinary key.
-        state: `queued`, `running` or `finished` as in `LockHolder`, `foreign` (not a task of this
-            package), `counted` (by a rate, until it expires), `paused` (no node grants the key;
-            the owner is who paused it), or `leftover`: only a minority of the nodes has it, so it
-            excludes no other holder.
-        owner: the owner value.
-        task_id: id of the holder's task. It and the next five are None if the holder is foreign;
-            but host, pid and since are known if a client outside Celery has given no label.
-        host: the worker's node name, or the publisher's host.
-        pid: the process that acquired the lock.
-        since: when it acquired the lock.
-        task_digest: digest of the task's name.
+        node_key: the key as nodes store it.
         task: the task's name; None if `names` lacks it.
-        expires_in: seconds until it expires unless it is extended; negative if it never does.
-        token: the fencing token, if a quorum of counters proves it.
         nodes: by the name of each node, its state of the key, or why it did not answer.
         waiting: the number of waiters for the key, on the node that has most; slots share them.
         waiting_since: when the waiter that is woken next began to wait; None if that is not known.
@@ -100,19 +90,8 @@ class LockEntry:
         votes_on_release: for a released entry, the reply of each node, by its name.
     """
 
-    key: str
     node_key: str
-    slot: int | None
-    state: str
-    owner: str
-    task_id: str | None
-    host: str | None
-    pid: int | None
-    since: datetime | None
-    task_digest: str | None
     task: str | None
-    expires_in: float
-    token: int | None
     nodes: Mapping[str, KeyState | str]
     waiting: int
     waiting_since: datetime | None
@@ -294,22 +273,19 @@ def _entries(
             }
             records = tuple(held[at]) or _most_frequent(by_node.values())
             info = lock_info(records, round_.needed)
-            owner = parse_owner(info.owner)
-            holder = holder_from(key, key.stored, info)
-            yield LockEntry(
+            owner, holder = parse_owner(info.owner), holder_from(key, key.stored, info)
+            holder = replace(
+                holder,
                 key=_text_of(key, nodes.prefix) or key.stored,
-                node_key=key.stored,
-                slot=key.slot,
                 state=_state(key, holder.state, is_held=bool(held[at])),
-                owner=info.owner,
-                task_id=holder.task_id,
-                host=holder.host,
-                pid=holder.pid,
                 since=holder.since or _paused_since(key, info.owner),
-                task_digest=None if owner is None else owner.task,
-                task=None if owner is None else names.get(owner.task or ""),
-                expires_in=info.expires_in,
                 token=holder.token if owner else info.token,
+                slot=key.slot,
+            )
+            yield LockEntry(
+                **{each.name: getattr(holder, each.name) for each in fields(holder)},
+                node_key=key.stored,
+                task=None if owner is None else names.get(owner.task or ""),
                 nodes=by_node,
                 waiting=max((length for length, _ in waiting[at]), default=0),
                 waiting_since=_waiter(

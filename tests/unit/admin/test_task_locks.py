@@ -94,12 +94,11 @@ def test_a_message_that_waits_is_counted_and_shown(bench: Bench) -> None:
     assert [waiter.name for waiter in entry.waiters] == [request["id"]]
 
 
-def test_a_task_that_is_in_no_list_of_names_has_only_its_digest(bench: Bench) -> None:
+def test_a_task_has_its_name_if_it_is_in_the_list_of_names(bench: Bench) -> None:
     declare(bench).delay()
-    (entry,) = list_locks(bench.elsewhere)
-    assert entry.task is None
-    assert entry.task_digest is not None
-    assert task_names(["job"])[entry.task_digest] == "job"
+    for names, found in ((["other"], None), (["job"], "job")):
+        (entry,) = list_locks(bench.elsewhere, names=task_names(names))
+        assert entry.task == found
 
 
 def test_an_entry_as_data_is_json(bench: Bench) -> None:
