@@ -36,7 +36,7 @@ from celery_redlock.core.instrumentation import (
     ReleaseDetails,
     observe,
 )
-from celery_redlock.tasks.observing import LeaseNotes, running_task_name
+from celery_redlock.tasks.observing import LeaseNotes, nodes_without_service, running_task_name
 
 try:
     from opentelemetry.context import Context, get_current
@@ -49,8 +49,6 @@ except ImportError as error:
     ) from error
 
 __all__ = ["trace_locks"]
-
-_NO_SERVICE = {"failed", "quarantined"}
 
 
 def trace_locks(tracer_provider: TracerProvider | None = None) -> Callable[[], None]:
@@ -109,7 +107,6 @@ class _Spans:
         if details.fencing_token is not None and not details.reserves:
             attributes["redlock.fencing_token"] = details.fencing_token
             self._holds.add(details.owner, _Hold(began=now, context=context, attributes=attributes))
-        failed = [node for node, vote in details.votes.items() if vote in _NO_SERVICE]
         self._record(
             "redlock acquire",
             context,
@@ -120,7 +117,7 @@ class _Spans:
                 "redlock.outcome": details.outcome.value,
                 "redlock.attempts": details.attempts,
                 "redlock.reserves": details.reserves,
-                "redlock.failed_nodes": failed,
+                "redlock.failed_nodes": nodes_without_service(details),
             },
             "too few nodes replied" if details.outcome is Outcome.UNAVAILABLE else "",
         )

@@ -37,7 +37,7 @@ from celery_redlock.core.instrumentation import (
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.tasks.events import SIGNALS
-from celery_redlock.tasks.observing import LeaseNotes, running_task_name
+from celery_redlock.tasks.observing import LeaseNotes, nodes_without_service, running_task_name
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -122,9 +122,6 @@ METRICS = (
     ),
 )
 
-#: Votes of nodes that do not serve now.
-_NO_SERVICE = {"failed", "quarantined"}
-
 
 def export_metrics(registry: CollectorRegistry | None = None) -> Callable[[], None]:
     """
@@ -203,11 +200,10 @@ class _Exporter:
         task, kind = running_task_name(), "reservation" if details.reserves else "lease"
         waits = self._of("redlock_acquire_seconds", details.outcome, kind, task)
         waits.observe(details.waited)
-        spare = -quorum(len(details.votes))
         for node, vote in details.votes.items():
             self._of("redlock_node_votes_total", node, vote).inc()
-            spare += vote not in _NO_SERVICE
-        self._of("redlock_spare_nodes").set(spare)
+        serving = len(details.votes) - len(nodes_without_service(details))
+        self._of("redlock_spare_nodes").set(serving - quorum(len(details.votes)))
         if details.outcome is Outcome.GRANTED and not details.reserves:
             self._tasks.add(details.owner, task)
 

@@ -1,5 +1,5 @@
 """
-The task that runs here, and notes about leases, for receivers of `observe`.
+The task that runs here, nodes that do not serve, and notes about leases, for `observe`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,17 @@ from typing import Generic, TypeVar
 
 from celery._state import get_current_task
 
+from celery_redlock.core.instrumentation import AcquireDetails
+
 Note = TypeVar("Note")
 
 #: Most notes that are kept: the note of a lease dropped without a release is never taken.
 MOST_LEASES = 10_000
+
+
+def nodes_without_service(details: AcquireDetails) -> list[str]:
+    """Return the nodes that failed in the last attempt, or were quarantined."""
+    return [node for node, vote in details.votes.items() if vote in ("failed", "quarantined")]
 
 
 def running_task_name() -> str:
