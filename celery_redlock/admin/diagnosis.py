@@ -8,14 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from statistics import median
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from celery_redlock.admin.node_report import FailureKind, Guard, NodeReport, SentinelFacts
 from celery_redlock.admin.rights import INFO_RIGHT, WAKE_RIGHTS
+from celery_redlock.core.settings import ClientSettings
 from celery_redlock.protocol.mastership import SHORTEST_TAKEOVER, TAKEOVER, takeover_of
 from celery_redlock.protocol.texts import readable, shortened
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US, quorum
+from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.transport import advice_about, parse_node
+
+#: The settings of a client, or those of an app.
+Settings: TypeAlias = ClientSettings | RedlockSettings
 
 #: Seconds by which a clock may be wrong before it is worth a finding.
 _SKEW = 1.0
@@ -25,7 +30,6 @@ _ROUNDING = 1.0
 
 #: The part of the node timeout that a round trip may take before it is worth a finding.
 _SLOW = 0.1
-
 
 #: Sentinels of which one may fail.
 _FEWEST_SENTINELS = 3
@@ -70,23 +74,21 @@ class NodeFacts:
         same_as: name of an earlier node that is the same server; None if there is none.
         is_guarded: whether restarted nodes are quarantined.
         set_is_new: no node of the set has a record of the quarantine.
-        max_ttl: longest lease, in seconds.
         takeover: seconds after a failover in which a former master may be asked.
-        node_timeout: seconds in which a node has to answer.
+        settings: those of the client or the app.
     """
 
     node: NodeReport
     same_as: str | None
     is_guarded: bool
     set_is_new: bool
-    max_ttl: float
     takeover: float
-    node_timeout: float
+    settings: Settings
 
     @property
     def quarantine(self) -> float:
         """The seconds for which a restarted node grants nothing."""
-        return self.max_ttl + self.takeover
+        return self.settings.max_ttl + self.takeover
 
     @property
     def quarantine_setting(self) -> str:
@@ -130,14 +132,14 @@ class SetFacts:
         skew: seconds by which this machine's clock is ahead of the median of the nodes.
         clock_correction: the kernel's correction of this machine's clock rate, as a fraction; 0 if
             unknown.
-        drift_factor: part of a TTL by which clocks may differ.
+        settings: as in `NodeFacts`.
     """
 
     nodes: Sequence[NodeReport]
     voters: int
     skew: float
     clock_correction: float
-    drift_factor: float
+    settings: Settings
 
     @property
     def needed(self) -> int:
@@ -385,11 +387,11 @@ NODE: tuple[Check[NodeFacts], ...] = (
     Check(
         code="slow-node",
         severity=Severity.WARNING,
-        when=lambda f: (f.node.latency or 0.0) > _SLOW * f.node_timeout,
+        when=lambda f: (f.node.latency or 0.0) > _SLOW * f.settings.node_timeout,
         text=lambda f: (
             f"A round trip takes {readable(1000 * (f.node.latency or 0.0))} ms, of a node timeout "
-            f"of {readable(1000 * f.node_timeout)} ms. Move the node nearer, relieve it, or raise "
-            "redlock_node_timeout."
+            f"of {readable(1000 * f.settings.node_timeout)} ms. Move the node nearer, relieve "
+            "it, or raise redlock_node_timeout."
         ),
     ),
     Check(
@@ -575,25 +577,18 @@ SET: tuple[Check[SetFacts], ...] = (
     Check(
         code="clock-slewed",
         severity=Severity.ERROR,
-        when=lambda s: abs(s.clock_correction) > s.drift_factor,
+        when=lambda s: abs(s.clock_correction) > s.settings.drift_factor,
         text=lambda s: (
             f"The kernel of this machine changes the rate of its clock by {s.clock_correction:.1%},"
-            f" more than redlock_drift_factor, which is {s.drift_factor:.1%}: a lease may outlast "
-            "its key. Give chrony `maxslewrate 1000`, or raise redlock_drift_factor."
+            f" more than redlock_drift_factor, which is {s.settings.drift_factor:.1%}: a lease may "
+            "outlast its key. Give chrony `maxslewrate 1000`, or raise redlock_drift_factor."
         ),
     ),
 )
 
 
 def diagnose(
-    reports: Sequence[NodeReport],
-    *,
-    max_ttl: float,
-    takeover: float | None = None,
-    drift_factor: float = 0.01,
-    node_timeout: float = 0.2,
-    guard: bool | None = None,
-    clock_correction: float | None = None,
+    reports: Sequence[NodeReport], settings: Settings, clock_correction: float | None = None
 ) -> tuple[Finding, ...]:
     """
     Return what is wrong with a set of nodes, according to reports about all of them.
@@ -606,14 +601,11 @@ def diagnose(
 
     Args:
         reports: the result of `report_nodes` for all nodes of the set.
-        max_ttl: the setting `redlock_max_ttl`, in seconds.
-        takeover: the setting `redlock_takeover`, in seconds; None: its default for these nodes.
-        drift_factor: the setting `redlock_drift_factor`.
-        node_timeout: the setting `redlock_node_timeout`, in seconds.
-        guard: the setting `redlock_guard`; None: on if there are two nodes or more.
+        settings: those of the client or the app; a `guard` of None is on if there are two nodes or
+            more, and a `takeover` of None is its default for these nodes.
         clock_correction: the result of `clock_correction()` on this machine; None if unknown.
     """
-    is_guarded = len(reports) > 1 if guard is None else guard
+    is_guarded = len(reports) > 1 if settings.guard is None else settings.guard
     fail_over = any(parse_node(one.url).fails_over for one in reports)
     set_is_new = all(one.guard is Guard.MISSING for one in reports)
     findings, voters = [], 0
@@ -623,9 +615,8 @@ def diagnose(
             same_as=same_as,
             is_guarded=is_guarded,
             set_is_new=set_is_new,
-            max_ttl=max_ttl,
-            takeover=takeover_of(takeover, fail_over=fail_over),
-            node_timeout=node_timeout,
+            takeover=takeover_of(settings.takeover, fail_over=fail_over),
+            settings=settings,
         )
         unusable = _matching(UNUSABLE, facts)[:1]
         rows = unusable or _matching((*GROUP, *NODE), facts)
@@ -637,7 +628,7 @@ def diagnose(
         voters=voters,
         skew=-median(skews) if skews else 0.0,
         clock_correction=clock_correction or 0.0,
-        drift_factor=drift_factor,
+        settings=settings,
     )
     findings += findings_from(SET, of_set)
     return by_urgency(findings)

@@ -248,15 +248,7 @@ class LiveView:
         reports = report_addresses(
             self._client.addresses, timeout=TIMEOUT, key_prefix=settings.key_prefix
         )
-        findings = diagnosis.diagnose(
-            reports,
-            max_ttl=settings.max_ttl,
-            takeover=settings.takeover,
-            drift_factor=settings.drift_factor,
-            node_timeout=settings.node_timeout,
-            guard=bool(settings.quarantine_ms),
-            clock_correction=clock_correction(),
-        )
+        findings = diagnosis.diagnose(reports, settings, clock_correction())
         self._report = diagnosis.as_data(reports, findings)
         self._reported_at = clock.now()
         failing = {one.url: one.failure.text for one in reports if one.failure is not None}

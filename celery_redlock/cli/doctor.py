@@ -42,15 +42,7 @@ def _findings_about(target: Target) -> tuple[tuple[NodeReport, ...], tuple[Findi
     """Return the facts about all nodes, and what is wrong with them; errors as for `examine`."""
     settings = target.settings()
     reports = report_nodes(target.nodes(), key_prefix=settings.prefix_on_nodes)
-    findings = diagnose(
-        reports,
-        max_ttl=settings.max_ttl,
-        takeover=settings.takeover,
-        drift_factor=settings.drift_factor,
-        node_timeout=settings.node_timeout,
-        guard=settings.guard,
-        clock_correction=clock_correction(),
-    )
+    findings = diagnose(reports, settings, clock_correction())
     if target.urls is None:
         findings = by_urgency((*findings, *diagnose_broker(target.app())))
     return reports, findings

@@ -167,7 +167,7 @@ class Client:
             **options,
         )
         self._begin(addresses, settings)
-        _advise_once(self.addresses, has_guard=bool(self.settings.quarantine_ms))
+        _advise_once(self.addresses, has_guard=self.settings.guard)
 
     def _begin(self, addresses: tuple[NodeAddress, ...], settings: ClientSettings) -> None:
         self.addresses, self.settings = addresses, settings

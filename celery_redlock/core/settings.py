@@ -73,6 +73,11 @@ class ClientSettings:
     quarantine_ms: int
     retry: RetryPolicy
 
+    @property
+    def guard(self) -> bool:
+        """Whether restarted nodes are quarantined."""
+        return self.quarantine_ms > 0
+
 
 def client_settings(
     nodes: int,

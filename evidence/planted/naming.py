@@ -86,8 +86,8 @@ NAMING = (
         FOUND,
         (
             "admin/diagnosis.py::NodeFacts.quarantine",
-            "self.max_ttl + self.takeover",
-            "self.max_ttl",
+            "self.settings.max_ttl + self.takeover",
+            "self.settings.max_ttl",
         ),
     ),
     fault(

@@ -14,6 +14,7 @@ from celery_redlock.admin.diagnosis import Finding, Severity, diagnose
 from celery_redlock.admin.node_report import FailureKind, Guard, NodeReport, report_nodes
 from celery_redlock.admin.rights import WAKE_RIGHTS, rights
 from celery_redlock.core import arm_nodes
+from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.integration.protocol.conftest import DEBIAN_PARAM, binary_of
@@ -33,7 +34,8 @@ NAMES = list(dict.fromkeys(name for right in TRIED for name in (right.name, righ
 
 def diagnosed(urls: Sequence[str], timeout: float = CALM) -> tuple[Finding, ...]:
     """Return all findings but for how long nodes take."""
-    return diagnose(report_nodes(urls, timeout=timeout), max_ttl=MAX_TTL, node_timeout=CALM)
+    settings = RedlockSettings(max_ttl=MAX_TTL, node_timeout=CALM)
+    return diagnose(report_nodes(urls, timeout=timeout), settings)
 
 
 def named(urls: Sequence[str], timeout: float = CALM) -> list[tuple[int | None, str, Severity]]:

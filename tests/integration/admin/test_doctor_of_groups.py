@@ -9,6 +9,7 @@ import pytest
 
 from celery_redlock.admin.diagnosis import Finding, Severity, diagnose
 from celery_redlock.admin.node_report import FailureKind, report_nodes
+from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.testing import LocalSentinel
 from tests.support.waiting import wait_until
 
@@ -33,7 +34,7 @@ def groups(shared: LocalSentinel) -> LocalSentinel:
 def found(groups: LocalSentinel, urls: list[str] | None = None, **settings: Any) -> list[Finding]:
     """Return what is found above info, but for how long nodes take."""
     reports = report_nodes(urls or groups.urls, timeout=SHORT)
-    every = diagnose(reports, max_ttl=60.0, **{"node_timeout": CALM, **settings})
+    every = diagnose(reports, RedlockSettings(**{"node_timeout": CALM, **settings}))
     return [one for one in every if one.severity is not Severity.INFO]
 
 

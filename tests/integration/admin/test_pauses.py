@@ -13,6 +13,7 @@ from celery_redlock.admin.node_report import report_nodes
 from celery_redlock.core.client_label import person_label
 from celery_redlock.protocol.commands import Waiter, pause
 from celery_redlock.protocol.keys import Key, owner_label
+from celery_redlock.tasks.config.settings import RedlockSettings
 from tests.support.commands import acquire
 from tests.support.nodes import CALM, PREFIX, Nodes
 
@@ -21,7 +22,7 @@ KEY = Key.of(PREFIX, "api")
 
 def found(nodes: Nodes) -> dict[str, Severity]:
     reports = report_nodes(nodes.urls, timeout=CALM)
-    findings = diagnose(reports, max_ttl=60.0, node_timeout=CALM)
+    findings = diagnose(reports, RedlockSettings(node_timeout=CALM))
     return {one.code: one.severity for one in findings if "pause" in one.code}
 
 

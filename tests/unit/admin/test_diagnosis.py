@@ -28,6 +28,7 @@ from celery_redlock.admin.node_report import (
     SentinelFacts,
 )
 from celery_redlock.protocol.mastership import TAKEOVER
+from celery_redlock.tasks.config.settings import RedlockSettings
 
 MAX_TTL = 60.0
 HEALTHY = tuple(
@@ -155,8 +156,10 @@ OF_GROUP: dict[tuple[str, Severity], tuple[dict[str, Any], dict[str, Any]]] = {
 ROWS: tuple[Check[Any], ...] = (*UNUSABLE, *GROUP, *NODE, *SET)
 
 
-def findings(reports: Sequence[NodeReport], **settings: Any) -> tuple[Finding, ...]:
-    return diagnose(reports, max_ttl=MAX_TTL, **settings)
+def findings(
+    reports: Sequence[NodeReport], *, clock_correction: float | None = None, **settings: Any
+) -> tuple[Finding, ...]:
+    return diagnose(reports, RedlockSettings(max_ttl=MAX_TTL, **settings), clock_correction)
 
 
 def about_first(**changes: Any) -> tuple[Finding, ...]:

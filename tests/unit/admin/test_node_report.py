@@ -7,6 +7,7 @@ import pytest
 from celery_redlock import ConfigurationError
 from celery_redlock.admin.diagnosis import Severity, diagnose
 from celery_redlock.admin.node_report import FailureKind, Guard, report_nodes, sentinel_facts
+from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory.transport import MemoryNode, memory_node
 from celery_redlock.transport.redis.sentinel import NoReport, Report
@@ -29,7 +30,7 @@ def test_they_are_masters_that_vote(nodes: list[MemoryNode]) -> None:
     assert {(one.is_reachable, one.role, one.guard) for one in reports} == {
         (True, "master", Guard.SERVING)
     }
-    assert diagnose(reports, max_ttl=60.0) == ()
+    assert diagnose(reports, RedlockSettings()) == ()
 
 
 @pytest.mark.parametrize("trouble", ["refusing", "paused", "garbage"])
@@ -50,7 +51,7 @@ def test_one_that_restarted_has_no_record_of_itself(
 
     reports = report_nodes(urls(nodes))
     assert [one.guard for one in reports] == [guard, *[Guard.SERVING] * 4]
-    assert [one.code for one in diagnose(reports, max_ttl=60.0)] == ["restarted"]
+    assert [one.code for one in diagnose(reports, RedlockSettings())] == ["restarted"]
 
 
 def test_a_clock_that_is_ahead_is_compared_with_this_machine_and_the_other_nodes(
@@ -62,7 +63,7 @@ def test_a_clock_that_is_ahead_is_compared_with_this_machine_and_the_other_nodes
     assert first.clock_skew == pytest.approx(7.0, abs=0.5)
     assert first.skew_from_nodes == pytest.approx(7.0, abs=0.5)
     assert second.skew_from_nodes == pytest.approx(0.0, abs=0.5)
-    assert [(one.code, one.node) for one in diagnose(reports, max_ttl=60.0)] == [
+    assert [(one.code, one.node) for one in diagnose(reports, RedlockSettings())] == [
         ("clock-skew", nodes[0].name)
     ]
 
@@ -71,7 +72,7 @@ def test_their_clocks_differ_from_this_machines_alone(nodes: list[MemoryNode]) -
     for node in nodes:
         node.skew = -3.0
 
-    (found,) = diagnose(report_nodes(urls(nodes)), max_ttl=60.0)
+    (found,) = diagnose(report_nodes(urls(nodes)), RedlockSettings())
     assert (found.node, found.code, found.severity) == (None, "clock-skew", Severity.WARNING)
     assert "This machine's clock is 3 s ahead" in found.message
 
