@@ -4,8 +4,8 @@ Statements in the caller's transaction, and the reason why a statement has writt
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import (
@@ -66,19 +66,14 @@ def check_async(session: AnyAsyncSession) -> None:
     )
 
 
-@contextlib.contextmanager
-def fence_first(session: SyncSession) -> Iterator[None]:
+def fence_first(session: SyncSession) -> AbstractContextManager[Any]:
     """
     Keep the session from flushing changes before the fence has compared tokens.
 
     An earlier flush would write them unfenced; a later one belongs to a transaction that has passed
     the fence and has locked the row.
     """
-    if isinstance(session, Connection):
-        yield
-    else:
-        with session.no_autoflush:
-            yield
+    return nullcontext() if isinstance(session, Connection) else session.no_autoflush
 
 
 def run(session: SyncSession, statement: Executable) -> Result[Any]:
