@@ -299,7 +299,7 @@ def _chunks(nodes: Readers, pattern: str, progress: Progress | None) -> Iterator
     seen = _Seen()
     is_wanted = re.compile(fnmatch.translate(pattern)).match
     globs = _globs(nodes.prefix, pattern)
-    sizes = tuple(nodes.each(lambda at: nodes[at].size()).values())
+    sizes = tuple(nodes.each(lambda node: node.size()).values())
     nodes.check_quorum()
     total, done = len(globs) * sum(sizes), 0
     for is_reserved, match in globs.items():
@@ -352,9 +352,9 @@ def _rested(pages: Iterator[Sequence[bytes]]) -> Iterator[Sequence[bytes]]:
 
 def _scan(nodes: Readers, match: str) -> Iterator[Sequence[bytes]]:
     """Yield the names that the nodes' scans find, one step of all nodes at a time."""
-    scans = {index: nodes[index].scan(match) for index in nodes}
+    scans = {node: node.scan(match) for node in nodes}
     while True:
-        pages = nodes.each(lambda at: next(scans[at], None))
+        pages = nodes.each(lambda node: next(scans[node], None))
         nodes.check_quorum()
         found = [page for page in pages.values() if page is not None]
         if not found:

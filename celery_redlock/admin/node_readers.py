@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from redis.exceptions import NoPermissionError
 
@@ -53,7 +53,7 @@ class Readers:
         with contextlib.ExitStack() as after_error:
             after_error.callback(self.close)
             for index, reader in enumerate(opened):
-                with self.failing(index):
+                with self._failing(index):
                     self._readers[index] = reader.result()
             self.check_quorum()
             after_error.pop_all()
@@ -64,17 +64,14 @@ class Readers:
         for index in tuple(self._readers):
             self._drop(index)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(tuple(self._readers))
-
-    def __getitem__(self, index: int) -> NodeReader:
-        return self._readers[index]
+    def __iter__(self) -> Iterator[NodeReader]:
+        return iter(tuple(self._readers.values()))
 
     @contextlib.contextmanager
-    def failing(self, index: int) -> Iterator[Self]:
+    def _failing(self, index: int) -> Iterator[None]:
         """Note why a node does not answer, and do not ask it again."""
         try:
-            yield self
+            yield
         except NODE_ERRORS as exc:
             self.reasons[self.names[index]] = describe_node_error(exc)
             self._drop(index)
@@ -93,12 +90,12 @@ class Readers:
                 self.reasons,
             )
 
-    def each(self, ask: Callable[[int], T]) -> dict[int, T]:
+    def each(self, ask: Callable[[NodeReader], T]) -> dict[int, T]:
         """Ask all nodes at once; return the answers that came, by the positions of the nodes."""
-        asked = {index: self._pool.submit(ask, index) for index in self}
+        asked = {index: self._pool.submit(ask, node) for index, node in self._readers.items()}
         answers = {}
         for index, answer in asked.items():
-            with self.failing(index):
+            with self._failing(index):
                 answers[index] = answer.result()
         return answers
 
@@ -112,7 +109,7 @@ class Readers:
         """
         round_ = InspectRound(len(self.names))
         waiting: list[list[tuple[int, float]]] = [[] for _ in node_keys]
-        for index, found in self.each(lambda at: self[at].states(node_keys)).items():
+        for index, found in self.each(lambda node: node.states(node_keys)).items():
             round_.votes[index] = found[0]
             for queues, queue in zip(waiting, found[1], strict=True):
                 queues += [queue] if queue[0] else []
@@ -124,11 +121,11 @@ class Readers:
 
     def waiters(self, node_key: str) -> Iterable[Mapping[str, float]]:
         """Return the wait queue of a key on each node that answers."""
-        return self.each(lambda at: self[at].waiters(node_key)).values()
+        return self.each(lambda node: node.waiters(node_key)).values()
 
     def execute(self, command: Command) -> dict[str, Vote]:
         """Execute a command on all nodes, and return the vote of each by its name."""
-        votes = self.each(lambda at: self[at].execute(command))
+        votes = self.each(lambda node: node.execute(command))
         return {
             name: votes.get(index) or Failed(self.reasons[name])
             for index, name in enumerate(self.names)
