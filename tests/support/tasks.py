@@ -14,10 +14,11 @@ from celery.app.trace import build_tracer
 from kombu import Message
 
 from celery_redlock import Redlock, RedlockTask
+from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.run.shown_end import Requeued
-from celery_redlock.transport import parse_nodes
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport import clock, parse_nodes
+from celery_redlock.transport.memory.transport import MemoryNode, RealTime, Time, memory_node
 
 _numbers = itertools.count(1)
 
@@ -30,10 +31,32 @@ class Outcome:
     value: Any
 
 
-class Bench:
-    """An app with one lock node of its own, whose messages can be run and looked at."""
+class MovableTime(RealTime):
+    """
+    The machine's time, and what a test has let pass at once.
 
-    def __init__(self, **conf: Any) -> None:
+    Attributes:
+        passed: the seconds that have not really passed.
+    """
+
+    passed = 0.0
+
+    def now(self) -> float:
+        return clock.now() + self.passed
+
+    def wall_us(self) -> int:
+        return clock.wall_us() + round(self.passed * 1_000_000)
+
+
+class Bench:
+    """
+    An app with one lock node of its own, whose messages can be run and looked at.
+
+    Attributes:
+        time: the clock of the node and its clients, with which they measure leases.
+    """
+
+    def __init__(self, *, time: Time | None = None, **conf: Any) -> None:
         name = f"bench-{next(_numbers)}"
         self.app = Celery(name, broker="memory://", backend="cache+memory://", set_as_current=False)
         self.node_url = f"memory://{name}"
@@ -44,6 +67,8 @@ class Bench:
             result_backend_transport_options={"global_keyprefix": name},
         )
         self.app.conf.update(conf)
+        # Clients take their clock from the node when they are made.
+        self.time = self.node.time = time or MovableTime()
         self.elsewhere = Redlock(self.node_url)
 
     def task(self, body: Callable[..., Any], **options: Any) -> Any:
@@ -56,6 +81,12 @@ class Bench:
     def node(self) -> MemoryNode:
         (address,) = parse_nodes(self.node_url)
         return memory_node(address)
+
+    def let_pass(self, seconds: float) -> None:
+        """Let this time pass at once, and have the watchdog do what is due by then."""
+        self.time.passed += seconds
+        if (thread := process_watchdog()._thread) is not None:
+            thread.wakeup.wake()
 
     def is_held(self, key: str) -> bool:
         return f"redlock:{key}" in self.node.state.keys

@@ -33,6 +33,10 @@ def work_on(self: Any) -> None:
         pass
 
 
+#: Seconds after which the watchdog has reported how a release ended, whether nodes reply or not.
+SETTLED = 5.0
+
+
 @pytest.mark.parametrize(
     ("run", "body"),
     [(in_this_thread, sleep_on), (in_this_thread, work_on), (in_a_thread, work_on)],
@@ -102,6 +106,7 @@ def test_a_lock_that_was_deleted_meanwhile_is_reported_at_release(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.call(job(bench, lambda self: bench.node.state.keys.clear()))
+    bench.let_pass(SETTLED)
     lost = "ended without its lock k: a quorum of nodes no longer has it"
     wait_until(lambda: lost in caplog.text)
 
@@ -114,6 +119,7 @@ def test_nodes_that_do_not_answer_a_release_are_no_loss(
 
     bench.call(task)
     bench.node.resume()
+    bench.let_pass(SETTLED)
     unconfirmed = "held its lock k to the end, but no quorum of nodes confirmed"
     wait_until(lambda: unconfirmed in caplog.text)
     assert re.search(r"keep the lock for up to (30|2\d(\.\d)?) s more", caplog.text)
@@ -126,6 +132,7 @@ def test_a_release_that_is_not_confirmed_names_the_window_that_may_be_lost(
     window = {"lock_mode": "until_expired", "lock_window": 60, "lock_ttl": 30}
     bench.call(job(bench, lambda self: bench.node.pause(), **window))
     bench.node.resume()
+    bench.let_pass(SETTLED)
     wait_until(lambda: re.search(r"s more, not for the (60|5\d(\.\d)?) s that it", caplog.text))
 
 

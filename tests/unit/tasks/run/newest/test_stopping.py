@@ -11,14 +11,15 @@ from celery_redlock import Limit
 from celery_redlock.core.client import Client
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.tasks.rules.facts import Role
+from celery_redlock.tasks.run.stop_request import STOP_SEEN_WITHIN
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick, tick_now
 from tests.support.unique import KEY, free, left, role, value
 from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks.run.newest.company import job, next_one
 
-# Short enough to wait for extensions; a machine may stand still for 3 s without ending a lease.
-TTL = 6.0
+# A machine may stand still for as long as is left of this after an extension is due.
+TTL = 30.0
 
 
 def in_another_thread(call: Any) -> None:
@@ -28,9 +29,10 @@ def in_another_thread(call: Any) -> None:
 
 
 def role_once_extended(bench: Bench, place: str = KEY) -> Role | None:
-    """Wait until what has a place is extended, and return what it does."""
+    """Let time pass until what has a place is extended, and return what it does."""
     keys = bench.node.state.keys
     ends = keys[place].expires_at
+    bench.let_pass(TTL / 3)
     wait_until(lambda: keys[place].expires_at > ends)
     return role(bench, place)
 
@@ -59,6 +61,7 @@ class Stage:
         def ask() -> None:
             states.append(self.bench.run(newer).state)
             self.then()
+            self.bench.let_pass(STOP_SEEN_WITHIN)
 
         states: list[str] = []
         task = job(self.bench, "stop", body, **{**self.options, **options})
@@ -178,9 +181,13 @@ def test_a_run_that_ends_just_when_it_is_asked_does_not_warn(bench: Bench, caplo
 
 
 def test_a_flagged_run_that_is_replaced_keeps_its_lock_while_it_goes_on(bench: Bench) -> None:
+    def ask() -> None:
+        bench.run(newer)
+        bench.let_pass(STOP_SEEN_WITHIN)
+
     def body(self: Any) -> Any:
         owner = value(bench)
-        in_another_thread(lambda: bench.run(newer))
+        in_another_thread(ask)
         # The lock is kept under another owner value.
         wait_until(lambda: value(bench) != owner)
         return [self.lease.is_valid, role_once_extended(bench)]
@@ -196,6 +203,7 @@ def test_a_run_whose_lock_is_taken_away_is_not_told_of_a_newer_run(bench: Bench)
     def body(self: Any) -> None:
         free(bench)
         try:
+            in_another_thread(lambda: bench.let_pass(STOP_SEEN_WITHIN))
             wait_until(lambda: False)
         except LeaseLost as exc:
             caught.append(exc)
