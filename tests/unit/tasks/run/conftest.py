@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_redlock.core import Client
+from celery_redlock.tasks.run import contention
+from tests.support.tasks import Bench
 
 
 @pytest.fixture
@@ -28,6 +32,14 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(Client, "acquire_for_task", note)
     return noted
+
+
+@pytest.fixture
+def quick_pauses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the pauses of an eager call pass at once, on its own clock and the node's."""
+    now = time.time
+    patched = SimpleNamespace(time=lambda: now() + bench.time.passed, sleep=bench.let_pass)
+    monkeypatch.setattr(contention, "time", patched)
 
 
 @pytest.fixture

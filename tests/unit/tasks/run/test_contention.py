@@ -198,8 +198,9 @@ def test_a_failed_requeue_is_a_failure_under_early_acknowledgement(
     assert "could not be requeued: OperationalError('broker down')" in str(outcome.value)
 
 
+@pytest.mark.usefixtures("quick_pauses")
 def test_under_apply_a_task_waits_in_place(bench: Bench) -> None:
-    holder = bench.elsewhere.acquire("k", ttl=0.3)
+    holder = bench.elsewhere.acquire("k", ttl=5)
     assert job(bench).apply().get() == "ran"
     assert holder.lost
 

@@ -11,7 +11,6 @@ from celery import chain
 from celery_redlock import is_skipped
 from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.rules.facts import Role
-from celery_redlock.tasks.run import contention
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, declare, role, value
 from tests.unit.tasks.jobs import raising
@@ -78,20 +77,21 @@ def test_a_task_is_not_waited_for_by_what_it_runs_itself(bench: Bench) -> None:
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.usefixtures("quick_pauses")
 def test_an_eager_call_that_waits_for_a_paused_key_asks_its_policy_after_that(bench: Bench) -> None:
     task = declare(bench, lock_mode="while_executing", lock_on_conflict="skip")
     bench.elsewhere.acquire("k", ttl=60)
-    bench.elsewhere.pause("k", 0.2)
+    bench.elsewhere.pause("k", 5)
     assert is_skipped(task.apply().get())
 
 
+@pytest.mark.usefixtures("quick_pauses")
 def test_an_eager_call_that_waits_for_its_lock_is_logged_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(contention, "LOGGED_AFTER", 0.0)
-    task = declare(bench, lambda self: "ran", lock_key="k", lock_wait=0, lock_give_up_after=0.3)
+    task = declare(bench, lambda self: "ran", lock_key="k", lock_wait=0, lock_give_up_after=20)
     bench.elsewhere.acquire("k", label="another")
     with pytest.raises(LockNotAcquired):
         task.apply(throw=True)
     (warning,) = [text for text in caplog.messages if "blocks its caller" in text]
-    assert "for up to lock_give_up_after = 0.3 s: lock 'k' is held by 'another'" in warning
+    assert "for up to lock_give_up_after = 20 s: lock 'k' is held by 'another'" in warning
