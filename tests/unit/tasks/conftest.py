@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from celery_redlock.tasks.config.client import client_for
+from celery_redlock.transport.memory.transport import VirtualTime
 from tests.support.tasks import Bench
 from tests.support.unique import MODES
 
@@ -17,6 +19,14 @@ from tests.support.unique import MODES
 def bench() -> Iterator[Bench]:
     """An app with one lock node of its own, whose messages can be run and looked at."""
     bench = Bench()
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def leaping_bench() -> Iterator[Bench]:
+    """A bench on whose clock every wait for a lock takes its time, and none of the test's."""
+    bench = Bench(time=VirtualTime(time.time()))
     yield bench
     bench.close()
 
