@@ -161,6 +161,7 @@ def test_pool_processes_know_the_option_of_their_worker(bench: Bench, option: bo
 def test_a_monitor_shows_the_event(bench: Bench) -> None:
     task = job(bench)
     bench.app.conf.worker_send_task_events = True
+    bench.app.conf.broker_transport_options = {"polling_interval": 0.02}
     seen: list[dict[str, Any]] = []
     with bench.app.connection_for_read() as connection:
         receiver = bench.app.events.Receiver(connection, handlers={"redlock-locked": seen.append})

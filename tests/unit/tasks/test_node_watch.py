@@ -74,8 +74,12 @@ def test_a_report_is_never_longer_than_a_pipe_takes_whole() -> None:
 
 
 def test_a_loss_that_a_task_reports_and_its_end_are_logged_from_the_watch_s_thread(
-    app: Celery, watch: NodeWatch, caplog: pytest.LogCaptureFixture
+    app: Celery,
+    watch: NodeWatch,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(node_watch, "POLL_EVERY", 0.05)
     task = task_of(app, lock_key="k", lock_on_unavailable="raise")
     resume = pause(app, 0, 1)
     watch.start()

@@ -9,7 +9,7 @@ import pytest
 from celery.exceptions import Reject
 
 from celery_redlock import Redlock
-from celery_redlock.core import PendingReservation, client_of
+from celery_redlock.core import PendingReservation, client_of, waiting
 from celery_redlock.core.client import Client
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.message.envelope import HEADER
@@ -101,6 +101,8 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, skew: float
 ) -> None:
     """It is received while the body that sent it holds the lock, and waits for it."""
+    # It is given the lock without a wake-up, so it finds that at its next look.
+    monkeypatch.setattr(waiting, "_LISTENING_PAUSE", 0.05)
     looked = threading.Event()
     look = Client.inspect
     overtaking: list[threading.Thread] = []
