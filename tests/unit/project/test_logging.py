@@ -9,6 +9,8 @@ import celery_redlock
 
 PACKAGE = Path(celery_redlock.__file__).parent
 CELERYS = {"celery.utils.log", "kombu.log"}
+#: A module without any of these imports none of them.
+PACKAGES = ("celery.utils", "kombu")
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -25,6 +27,7 @@ def test_no_module_takes_a_logger_of_celery_which_is_silent_in_a_publisher() -> 
     found = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
-        if imported(ast.parse(path.read_text())) & CELERYS
+        if any(package in (source := path.read_text()) for package in PACKAGES)
+        and imported(ast.parse(source)) & CELERYS
     }
     assert found == set()
