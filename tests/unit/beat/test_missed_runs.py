@@ -79,10 +79,10 @@ def test_many_entries_share_a_line(missed: MissedRuns, caplog: pytest.LogCapture
 def test_a_beat_that_is_always_late_says_so_once_a_minute(
     make_world: MakeWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = make_world(schedule={f"e{n}": {"task": "job", "schedule": 1.0} for n in range(30)})
+    world = make_world(schedule={f"e{n}": {"task": "job", "schedule": 1.0} for n in range(20)})
 
     def slow(task: str) -> None:
-        world.time.sleep(0.1)  # the next of an entry comes after three seconds
+        world.time.sleep(0.15)  # the next of an entry comes after three seconds
 
     world.publish_fails_with = slow
     a = world.beat("a")

@@ -11,7 +11,7 @@ from celery_redlock.core import client_of
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory.transport import MemoryNode, memory_node
 
-LEASES = 2500
+LEASES = 1200
 
 
 @pytest.fixture

@@ -88,6 +88,17 @@ PLAIN = {"lock_mode": "while_executing"}
 POLICIES = ("requeue", "skip", "stop", "raise")
 
 
+@pytest.fixture
+def requests(bench: Bench, options: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """A message for each end of the body."""
+    task = declare(bench, lambda self, how: ENDS[how](self), **options)
+    sent = {}
+    for how in ENDS:
+        sent[how] = bench.send(task, how)
+        bench.node.state.keys.clear()
+    return sent
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -105,25 +116,20 @@ POLICIES = ("requeue", "skip", "stop", "raise")
 )
 def test_no_header_makes_anything_stand_for_longer_or_be_larger_than_the_options_say(
     bench: Bench,
-    options: dict[str, str],
+    requests: dict[str, dict[str, Any]],
     header: Any,
     how: str,
     task_id: str,
     holder: str | None,
 ) -> None:
-    task = bench.app.tasks.get("job") or declare(
-        bench, lambda self, how: ENDS[how](self), **options
-    )
     state = bench.node.state
-    state.keys.clear()
-    request = bench.send(task, how)
     state.keys.clear()
     if holder is not None:
         now = bench.node.now_us() // 1000
         for place in (KEY, QUEUE):
             state.keys[place] = StoredKey(holder, now + round(WINDOW * 1000))
 
-    outcome = bench.run({**request, "id": task_id, HEADER: header})
+    outcome = bench.run({**requests[how], "id": task_id, HEADER: header})
 
     gave_up = isinstance(outcome.value, LockNotAcquired)
     assert gave_up or outcome.state in ("SUCCESS", "RETRY", "REJECTED", "IGNORED"), outcome
