@@ -33,6 +33,12 @@ def redlock(nodes: MemoryNodes) -> Redlock:
     return nodes.client()
 
 
+@pytest.fixture(autouse=True)
+def time_for_all_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a look take as long as it takes on a busy machine."""
+    monkeypatch.setattr(live_view, "BUDGET", TIMEOUT)
+
+
 def shown(state: dict[str, Any]) -> list[str]:
     return [group["key"] for group in state["locks"]["keys"]]
 
