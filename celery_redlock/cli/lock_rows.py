@@ -9,14 +9,13 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_redlock.admin.live_view import row_of
 from celery_redlock.admin.lock_list import LockEntry, Progress, as_data
-from celery_redlock.cli.output import printable
+from celery_redlock.cli.output import Column, printable
 from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.texts import readable
 
@@ -24,26 +23,6 @@ if TYPE_CHECKING:
     from celery_redlock.cli.terminal import Terminal
 
 NOTHING = "No lock is held."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """
-    One column.
-
-    Attributes:
-        heading: its name.
-        width: in characters; in a pipe a longer cell moves the cells after it.
-        is_number: whether it is aligned to the right.
-        share: on a terminal, its share of the width that the others leave; 0: it has `width`.
-        narrowest: the fewest characters in a line of a terminal that shows it.
-    """
-
-    heading: str
-    width: int
-    is_number: bool = False
-    share: int = 0
-    narrowest: int = 0
 
 
 COLUMNS = (
@@ -105,7 +84,7 @@ def _terminal(*, as_json: bool) -> Iterator[Terminal | None]:
         return
     from celery_redlock.cli.terminal import Terminal
 
-    with Terminal() as terminal:
+    with Terminal(COLUMNS) as terminal:
         yield terminal
 
 

@@ -10,9 +10,30 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """
+    One column.
+
+    Attributes:
+        heading: its name.
+        width: in characters; in a pipe a longer cell moves the cells after it.
+        is_number: whether it is aligned to the right.
+        share: on a terminal, its share of the width that the others leave; 0: it has `width`.
+        narrowest: the fewest characters in a line of a terminal that shows it.
+    """
+
+    heading: str
+    width: int
+    is_number: bool = False
+    share: int = 0
+    narrowest: int = 0
 
 
 def printable(text: str) -> str:

@@ -16,7 +16,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from celery_redlock.cli.lock_rows import cells_of
+from celery_redlock.cli.lock_rows import COLUMNS, cells_of
 from celery_redlock.cli.output import printable
 from celery_redlock.cli.terminal import fitted_table
 
@@ -56,7 +56,7 @@ class Screen:
         # A heading and an empty line around the rows.
         left = max(_FEWEST_ROWS, size.height - len(above) - len(below) - 2)
         rows = _by_urgency(state)
-        table = fitted_table([cells_of(row) for row in rows[:left]], size.width)
+        table = fitted_table(COLUMNS, [cells_of(row) for row in rows[:left]], size.width)
         for line in (*above, *below):
             line.no_wrap, line.overflow = True, "ellipsis"
         self._live.update(Group(*above, table, Text(), *below), refresh=True)

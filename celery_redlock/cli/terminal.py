@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from itertools import compress
+from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -14,8 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from celery_redlock.cli.lock_rows import COLUMNS
-from celery_redlock.cli.output import printable
+from celery_redlock.cli.output import Column, printable
 
 #: The bar is shown if all nodes together have this many keys; fewer are read within a second.
 _MANY = 20_000
@@ -37,7 +36,8 @@ class Terminal:
     If the rows go into a pipe, it shows only the bar, on the standard error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
         self._rows: list[Sequence[str]] = []
         self._has_heading = False
         self._console = Console(stderr=not sys.stdout.isatty())
@@ -54,7 +54,12 @@ class Terminal:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._print_rows()
         self._bar.stop()
 
@@ -70,17 +75,17 @@ class Terminal:
     def _print_rows(self) -> None:
         rows, self._rows = self._rows, []
         if rows:
-            table = fitted_table(rows, self._console.width)
+            table = fitted_table(self._columns, rows, self._console.width)
             table.show_header = not self._has_heading
             self._has_heading = True
             self._console.print(table)
 
 
-def fitted_table(rows: Sequence[Sequence[str]], width: int) -> Table:
-    """Return a table of locks of a terminal's width, whose columns do not depend on the rows."""
+def fitted_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
+    """Return a table of a terminal's width, whose columns do not depend on the rows."""
     table = Table(box=None, expand=True, pad_edge=False)
-    shown = [column.narrowest <= width for column in COLUMNS]
-    for column in compress(COLUMNS, shown):
+    shown = [column.narrowest <= width for column in columns]
+    for column in (column for column, is_shown in zip(columns, shown, strict=True) if is_shown):
         table.add_column(
             column.heading,
             justify="right" if column.is_number else "left",
@@ -90,7 +95,7 @@ def fitted_table(rows: Sequence[Sequence[str]], width: int) -> Table:
             overflow="ellipsis",
         )
     for row in rows:
-        cells = compress(row, shown)
+        cells = [cell for cell, is_shown in zip(row, shown, strict=True) if is_shown]
         # As text: a cell may look like markup.
         table.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in cells))
     return table

@@ -8,6 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from celery_redlock.cli.lock_rows import COLUMNS
 from celery_redlock.cli.terminal import Terminal, fitted_table
 
 #: One cell for each column, as long as in a real application or longer.
@@ -28,7 +29,7 @@ ROW = [
 def lines_of(rows: list[list[str]], width: int) -> list[str]:
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as captured:
-        console.print(fitted_table(rows, width))
+        console.print(fitted_table(COLUMNS, rows, width))
     return captured.get().splitlines()
 
 
@@ -67,6 +68,6 @@ def test_a_bar_is_shown_where_there_are_many_keys(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", screen)
-    with Terminal() as terminal:
+    with Terminal(COLUMNS) as terminal:
         terminal.progress(total // 2, total)
     assert (f"{total // 2}/{total}" in screen.getvalue()) is is_shown
