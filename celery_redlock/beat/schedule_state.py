@@ -64,7 +64,6 @@ class ScheduleState:
         self._now = now
         self._wall = wall
         self._states: dict[str, EntryState] = {}
-        self._writers: dict[str, int] = {}
         self._unwritten: dict[str, tuple[int, str] | None] = {}
         self._latest_sent = 0.0
         self._latest_wall = 0.0
@@ -123,24 +122,22 @@ class ScheduleState:
     def record_start(self, entry: str, last_run_at: float, count: int) -> None:
         """Record the last run of an entry that has no record, so the next leader begins there."""
         due = min(max(0.0, last_run_at), LATEST_DUE)
-        base = EntryState(due=due, ran_at=due, count=count)
+        base = EntryState(due=due, ran_at=due, count=count, token=self._token)
         self._note(entry, replace(base, takeovers=((self._token, base.due_us),)))
 
     def record_sent(self, entry: str, due: float) -> None:
         """Record that the tick of an entry was sent, with all its messages."""
         before = self._states.get(entry) or EntryState(due=due, ran_at=due, count=0)
-        writer = self._writers.get(entry)
         now = self._wall()
-        state = before.after(due, now, token=self._token, previous_token=writer)
         self._latest_sent = max(self._latest_sent, due)
         self._latest_wall = max(self._latest_wall, now)
-        self._note(entry, state)
+        self._note(entry, before.after(due, now, token=self._token))
 
     def record_part(self, entry: str, tick: Tick) -> None:
         """Record that one message of a tick was sent, and that more may follow."""
-        before, writer = self._states.get(entry), self._writers.get(entry)
+        before = self._states.get(entry)
         if before is not None:
-            self._note(entry, before.with_part(tick, token=self._token, previous_token=writer))
+            self._note(entry, before.with_part(tick, token=self._token))
 
     def note_schedule(self, scheduled: Container[str]) -> None:
         """
@@ -154,14 +151,14 @@ class ScheduleState:
         oldest = self._wall() - KEPT_AFTER_REMOVAL
         for entry, state in list(self._states.items()):
             if entry not in scheduled and max(state.due, state.ran_at) < oldest:
-                del self._states[entry], self._writers[entry]
+                del self._states[entry]
                 if _is_valid_name(entry):
                     self._unwritten[entry] = None
             elif (entry in scheduled) != state.is_scheduled:
                 now = self._wall() if entry in scheduled else None
-                # The writer stays: this is no tick, and must not supersede ticks of an earlier
-                # leader.
-                self._note(entry, state.scheduled(now), writer=self._writers[entry])
+                # The state's token stays: this is no tick, and must not supersede ticks of an
+                # earlier leader.
+                self._note(entry, state.scheduled(now))
 
     def write(self, *, at_once: bool = False) -> None:
         """
@@ -189,7 +186,7 @@ class ScheduleState:
         self._log_available()
 
     def _take_over(self, entry: str, versioned: VersionedValue) -> None:
-        state = EntryState.read(versioned.text)
+        state = EntryState.read(versioned)
         if state is None:
             logger.warning(
                 "beat-record-unreadable",
@@ -206,11 +203,9 @@ class ScheduleState:
             )
         else:
             self._states[entry] = state
-            self._writers[entry] = versioned.token
 
-    def _note(self, entry: str, state: EntryState, *, writer: int | None = None) -> None:
+    def _note(self, entry: str, state: EntryState) -> None:
         self._states[entry] = state
-        self._writers[entry] = self._token if writer is None else writer
         if _is_valid_name(entry):
             self._unwritten[entry] = (state.version, state.write())
 

@@ -92,7 +92,7 @@ def schedule_status(app: AppLike) -> ScheduleStatus:
 
 
 def _entry(name: str, recorded: VersionedValue) -> EntryStatus | None:
-    state = EntryState.read(recorded.text)
+    state = EntryState.read(recorded)
     if state is None:
         return None
     ran = state.count > 0

@@ -154,9 +154,9 @@ class LeaderMoves:
             told = [vote.fields.get(ENTRY) for vote in votes if isinstance(vote, RegisterContents)]
             if len(set(told)) > 1:
                 self._reached.add("claim: nodes differ")
-            by, state = dict(memory.writers)[ENTRY], memory.state
+            state = memory.state
             # Where nothing was found it has begun the entry itself.
-            found = (by, state.due_us) if by != token else NOTHING
+            found = (state.token, state.due_us) if state.token != token else NOTHING
             return Leadership("leads", memory, found, state.due_us)
         if end in ("written", "unavailable") and memory is not None:
             return replace(leader, stands="leads", memory=memory, attempted=end == "unavailable")

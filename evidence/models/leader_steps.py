@@ -40,7 +40,6 @@ class Memory:
     """What a leader remembers of its schedule."""
 
     states: tuple[tuple[str, EntryState], ...]
-    writers: tuple[tuple[str, int], ...]
     unwritten: tuple[tuple[str, tuple[int, str]], ...]
 
     @property
@@ -70,7 +69,6 @@ def records_of(token: int, stage: Stage, memory: Memory | None = None) -> Schedu
     )
     if memory is not None:
         records._states = dict(memory.states)
-        records._writers = dict(memory.writers)
         records._unwritten = dict(memory.unwritten)
     return records
 
@@ -78,7 +76,6 @@ def records_of(token: int, stage: Stage, memory: Memory | None = None) -> Schedu
 def _memory_of(records: ScheduleState) -> Memory:
     return Memory(
         tuple(sorted(records._states.items())),
-        tuple(sorted(records._writers.items())),
         tuple(sorted(records._unwritten.items())),
     )
 

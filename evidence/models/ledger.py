@@ -132,7 +132,7 @@ def dropped_for_nothing(
         for newer, leader in history.leaders
     ):
         return f"the tick of {due} s is dropped, which every newer leader found done"
-    state = EntryState.read(recorded.text)
+    state = EntryState.read(recorded)
     assert state is not None
     if state.due_us < due * SECOND:
         return ""  # whoever leads from there will send it

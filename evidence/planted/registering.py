@@ -191,7 +191,7 @@ LATE = (
         modelled("leaders-two"),
         (
             "tasks/ticks/entry_state.py::EntryState._takeovers",
-            "if token == previous_token:",
+            "if token == self.token:",
             "if True:",
         ),
     ),
@@ -200,9 +200,8 @@ LATE = (
         modelled("leaders-two"),
         (
             "tasks/ticks/entry_state.py::EntryState.after",
-            "takeovers = self._takeovers(token, previous_token) return EntryState",
-            "takeovers = replace(self, due=due)._takeovers(token, previous_token)\n"
-            "return EntryState",
+            "takeovers = self.count + 1, self._takeovers(token)",
+            "takeovers = self.count + 1, replace(self, due=due)._takeovers(token)",
         ),
     ),
     fault(
@@ -228,8 +227,8 @@ LATE = (
         tested("test_each_record_of_a_begun_tick_has_a_later_version"),
         (
             "tasks/ticks/entry_state.py::EntryState.with_part",
-            "takeovers=self._takeovers(token, previous_token), step=self.step + 1",
-            "takeovers=self._takeovers(token, previous_token), step=1",
+            "takeovers=self._takeovers(token), step=self.step + 1",
+            "takeovers=self._takeovers(token), step=1",
         ),
     ),
     fault(
@@ -237,8 +236,8 @@ LATE = (
         modelled("leaders-two"),
         (
             "beat/schedule_state.py::ScheduleState._take_over",
-            "self._writers[entry] = versioned.token",
-            "self._writers[entry] = self._token",
+            "self._states[entry] = state",
+            "self._states[entry] = replace(state, token=self._token)",
         ),
     ),
     fault(
@@ -246,8 +245,8 @@ LATE = (
         modelled("leaders-two"),
         (
             "beat/schedule_state.py::ScheduleState._take_over",
-            "self._states[entry] = state self._writers[entry] = versioned",
-            "self._writers[entry] = versioned",
+            "self._states[entry] = state",
+            "pass",
         ),
     ),
     fault(

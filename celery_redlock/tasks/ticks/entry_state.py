@@ -51,6 +51,8 @@ class EntryState:
             the epoch: no tick before that was missed. `END_OF_TIME` while it is not in the
             schedule, 0 if it never left.
         step: counts the records since the last tick that was sent whole.
+        token: the fencing token of the leader that recorded the last tick. The register keeps it
+            beside the record; None if no leader has recorded one.
     """
 
     due: float
@@ -60,6 +62,7 @@ class EntryState:
     begun: BegunTick | None = None
     returned_at: float = 0.0
     step: int = 0
+    token: int | None = None
 
     @property
     def due_us(self) -> int:
@@ -87,26 +90,24 @@ class EntryState:
             return False
         return (tick.part or "") in self.begun.parts
 
-    def with_part(self, tick: Tick, *, token: int, previous_token: int | None) -> EntryState:
+    def with_part(self, tick: Tick, *, token: int) -> EntryState:
         """
-        Return the state once one message of another tick has been sent; see `after`.
+        Return the state once one message of another tick has been sent.
 
         Args:
             tick: the tick, as its message carries it.
             token: the fencing token of the leader that sent it.
-            previous_token: the token of the leader that recorded this state.
         """
         sent = self.begun.parts if self.begun and self.begun.due_us == tick.due_us else ()
         return replace(
             self,
             begun=BegunTick(due_us=tick.due_us, parts=(*sent, tick.part or "")[:MAX_PARTS]),
-            takeovers=self._takeovers(token, previous_token),
+            takeovers=self._takeovers(token),
             step=self.step + 1,
+            token=token,
         )
 
-    def after(
-        self, due: float, ran_at: float, *, token: int, previous_token: int | None
-    ) -> EntryState:
+    def after(self, due: float, ran_at: float, *, token: int) -> EntryState:
         """
         Return the state once another tick has been sent.
 
@@ -114,24 +115,22 @@ class EntryState:
             due: the tick's due time, in seconds since the epoch.
             ran_at: when it was sent.
             token: the fencing token of the leader that sent it.
-            previous_token: the token of the leader that recorded this state; None if no leader
-                did, and the new leader began with it.
         """
-        takeovers = self._takeovers(token, previous_token)
-        return EntryState(due=due, ran_at=ran_at, count=self.count + 1, takeovers=takeovers)
+        count, takeovers = self.count + 1, self._takeovers(token)
+        return EntryState(due=due, ran_at=ran_at, count=count, takeovers=takeovers, token=token)
 
-    def _takeovers(self, token: int, previous_token: int | None) -> tuple[tuple[int, int], ...]:
-        if token == previous_token:
+    def _takeovers(self, token: int) -> tuple[tuple[int, int], ...]:
+        if token == self.token:
             return self.takeovers
         # This leader does not repeat the messages of a tick that an earlier leader began.
         last = self.due_us if self.begun is None else max(self.due_us, self.begun.due_us)
         return (*self.takeovers, (token, last))[-MAX_TAKEOVERS:]
 
     @classmethod
-    def read(cls, text: str) -> Self | None:
-        """Read what `write` wrote; None if it cannot be read."""
+    def read(cls, recorded: VersionedValue) -> Self | None:
+        """Read what a leader recorded; None if it cannot be read."""
         try:
-            found = json.loads(text)
+            found = json.loads(recorded.text)
             return cls(
                 due=_moment(found["due"]),
                 ran_at=_moment(found["ran_at"]),
@@ -140,12 +139,13 @@ class EntryState:
                 begun=_begun(found.get("begun")),
                 returned_at=_moment(found.get("returned_at", 0.0)),
                 step=int(found.get("step", 0)),
+                token=recorded.token,
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None
 
     def write(self) -> str:
-        """Return the text to record."""
+        """Return the text to record, which the register keeps with the leader's token."""
         content: dict[str, Any] = {
             "due": self.due,
             "ran_at": self.ran_at,
@@ -169,7 +169,7 @@ def is_superseded(tick: Tick, recorded: VersionedValue | None) -> bool:
     """
     if tick.token is None or recorded is None or recorded.token <= tick.token:
         return False
-    state = EntryState.read(recorded.text)
+    state = EntryState.read(recorded)
     if state is None:
         return False
     bases = (base for token, base in state.takeovers if token > tick.token)

@@ -28,7 +28,7 @@ def records(redlock: Redlock, token: int) -> ScheduleState:
 def written(redlock: Redlock) -> dict[str, EntryState]:
     found = Register(client_of(redlock), "schedule").read()
     found.pop(LEADER_FIELD, None)
-    return {name: EntryState.read(one.text) for name, one in found.items()}  # type: ignore[misc]
+    return {name: EntryState.read(one) for name, one in found.items()}  # type: ignore[misc]
 
 
 def test_the_first_leader_finds_nothing(redlock: Redlock) -> None:

@@ -209,7 +209,7 @@ class World:
         return {
             name: state
             for name, found in self.register().items()
-            if (state := EntryState.read(found.text)) is not None
+            if (state := EntryState.read(found)) is not None
         }
 
     def register(self) -> dict[str, VersionedValue]:

@@ -138,11 +138,10 @@ def test_a_missed_tick_ends_without_a_mark_where_no_quorum_answers(bench: Bench)
 def led(bench: Bench, *leaders: int) -> None:
     """Have leaders with these tokens record one tick each, a minute apart, from now on."""
     register = Register(client_of(bench.elsewhere), SCHEDULE)
-    state, previous = EntryState(due=START - 60, ran_at=START, count=0), (*leaders, 0)[0]
+    state = EntryState(due=START - 60, ran_at=START, count=0, token=(*leaders, 0)[0])
     for minute, token in enumerate(leaders):
-        state = state.after(START + 60 * minute, START, token=token, previous_token=previous)
+        state = state.after(START + 60 * minute, START, token=token)
         register.write(token, {ENTRY: (state.due_us, state.write())})
-        previous = token
 
 
 def sent(bench: Bench, task: Any, token: int, seconds: float = 0.0, **facts: Any) -> Any:
