@@ -29,7 +29,7 @@ from celery_redlock.tasks.publish.burst import debounced_call
 from celery_redlock.tasks.publish.call import Call
 from celery_redlock.tasks.publish.unique_publish import UniquePublish
 from celery_redlock.tasks.run.handover import handover_for, inherited
-from celery_redlock.tasks.ticks.tick_context import pending_tick, pending_tick_owns_id
+from celery_redlock.tasks.ticks.tick_context import pending_tick
 
 
 def publish(
@@ -102,7 +102,9 @@ def _publish_with_lock(call: Call, envelope: Envelope, now: float, *, has_id: bo
         debounced = debounced_call(task, lock.debounce, call.options, now)
         envelope = replace(envelope, sent=debounced.made)
         call = call.having(debounced.with_eta(call.options))
-    has_dependents = call.has_dependents or (has_id and not pending_tick_owns_id(task.name))
+    pending = pending_tick(task.name)
+    is_waited_for = has_id and (pending is None or not pending.owns_id)
+    has_dependents = call.has_dependents or is_waited_for
     try:
         keys = publish_keys(lock.mode_spec, lock_keys(client, task, call.args, call.kwargs))
     except LockKeyError:
@@ -111,7 +113,7 @@ def _publish_with_lock(call: Call, envelope: Envelope, now: float, *, has_id: bo
         # Usually Celery makes this call while finishing the previous task; raising here would fail
         # that task for its successor's arguments. The worker raises the same for the successor.
         return call.send(Envelope(nonce=envelope.nonce))
-    tick = pending_tick(task.name)
+    tick = None if pending is None else pending.tick
     dedupe_key = dedupe_key_for(
         client,
         replace(envelope, tick=tick or envelope.tick),

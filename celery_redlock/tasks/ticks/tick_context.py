@@ -61,19 +61,8 @@ def no_tick() -> Iterator[None]:
         _pending.reset(token)
 
 
-def pending_tick(task: str) -> Tick | None:
-    """Return the tick that waits for the message of `task`."""
-    pending = _waiting_for(task)
-    return None if pending is None else pending.tick
-
-
-def pending_tick_owns_id(task: str) -> bool:
-    """Return whether the scheduler chose the id of the message of `task`, so no caller waits."""
-    pending = _waiting_for(task)
-    return pending is not None and pending.owns_id
-
-
-def _waiting_for(task: str) -> PendingTick | None:
+def pending_tick(task: str) -> PendingTick | None:
+    """Return the tick that waits for the message of `task`; None if none does."""
     pending = _pending.get()
     if pending is None or pending.sent or pending.task != task:
         return None
@@ -88,11 +77,11 @@ def connect_publishes() -> None:
 
 
 def _add_tick(sender: Any = "", headers: Any = None, **_: Any) -> None:
-    tick, pending = pending_tick(sender), _pending.get()
-    if tick is None or pending is None or not isinstance(headers, dict):
+    pending = pending_tick(sender)
+    if pending is None or not isinstance(headers, dict):
         return
     # The header may be the entry's own object, which must not change.
     there = headers.get(HEADER)
     ours = dict(there) if isinstance(there, Mapping) else {"nonce": fresh_nonce()}
-    headers[HEADER] = {**ours, "tick": tick.write()}
+    headers[HEADER] = {**ours, "tick": pending.tick.write()}
     pending.sent = True

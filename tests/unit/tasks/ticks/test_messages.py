@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Task
 
-from celery_redlock.tasks.ticks.tick_context import pending_tick_owns_id
+from celery_redlock.tasks.ticks.tick_context import pending_tick
 from celery_redlock.tasks.ticks.tick_stamping import TickScheduler
 from tests.unit.tasks.ticks.simulated import MINUTE, beat, messages_of, one_message
 
@@ -47,14 +47,14 @@ def test_a_publish_can_tell_an_id_that_was_chosen_for_the_tick_from_the_entrys_o
         abstract = True
 
         def apply_async(self, *args: Any, **options: Any) -> Any:
-            seen.append((pending_tick_owns_id(self.name), pending_tick_owns_id("other")))
+            seen.append((pending_tick(self.name).owns_id, pending_tick("other")))
             return super().apply_async(*args, **options)
 
     made = beat({"task": "asks", "options": own}, mixin=Adding)
     made.task("asks", base=Asking)
     made.run(60)
-    assert seen == [(expected, False)]
-    assert pending_tick_owns_id("asks") is False
+    assert seen == [(expected, None)]
+    assert pending_tick("asks") is None
 
 
 def test_a_task_that_sends_no_message_of_its_name_is_reported_once(
