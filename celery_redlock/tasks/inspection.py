@@ -171,27 +171,18 @@ def holder_from(key: Key, place: str, found: LockInfo) -> LockHolder:
         found: what a quorum of nodes has there.
     """
     owner = parse_owner(found.owner)
-    if owner is None:
-        process = process_of(found.owner)
-        return LockHolder(
-            key=key.text,
-            owner=found.owner,
-            state=FOREIGN,
-            expires_in=found.expires_in,
-            host=None if process is None else process.host,
-            pid=None if process is None else process.pid,
-            since=None if process is None else datetime.fromtimestamp(process.since / 1e6, UTC),
-        )
+    process = owner or process_of(found.owner)
+    # A queued message has no token: the worker that takes its lock over gets a new one.
+    has_token = owner is not None and owner.role is Role.RUNNING
     return LockHolder(
         key=key.text,
         owner=found.owner,
-        state=str(owner.role),
+        state=FOREIGN if owner is None else str(owner.role),
         expires_in=found.expires_in,
-        task_id=owner.task_id,
-        host=owner.host,
-        pid=owner.pid,
-        since=datetime.fromtimestamp(owner.since / 1e6, UTC),
-        slot=slot_number(place),
-        # A queued message has no token: the worker that takes its lock over gets a new one.
-        token=found.token if owner.role is Role.RUNNING else None,
+        task_id=None if owner is None else owner.task_id,
+        host=None if process is None else process.host,
+        pid=None if process is None else process.pid,
+        since=None if process is None else datetime.fromtimestamp(process.since / 1e6, UTC),
+        token=found.token if has_token else None,
+        slot=None if owner is None else slot_number(place),
     )
