@@ -61,7 +61,8 @@ class NodeWatch:
         self._outage = Outage()
         self._pipe = Pipe()
         self._lock = native_lock()
-        self._is_stopped = False
+        #: Whether the worker has ended in this process.
+        self.is_stopped = False
         self._has_thread = False
         self._rest = b""
         _watches[app] = self
@@ -74,9 +75,9 @@ class NodeWatch:
     def stop(self) -> None:
         """End the thread. Idempotent."""
         with self._lock:
-            if self._is_stopped:
+            if self.is_stopped:
                 return
-            self._is_stopped = True
+            self.is_stopped = True
             if self._has_thread:
                 with contextlib.suppress(BlockingIOError):
                     self._pipe.write(b"\n")
@@ -84,11 +85,6 @@ class NodeWatch:
                 self._pipe.close()
 
     terminate = stop
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the worker has ended in this process."""
-        return self._is_stopped
 
     def report(self, at: float, nodes: Mapping[str, str], met_by: str) -> None:
         """
@@ -101,18 +97,18 @@ class NodeWatch:
         """
         line = _encoded(at, {name: shortened(why) for name, why in nodes.items()}, met_by)
         with self._lock, contextlib.suppress(OSError):
-            if not self._is_stopped:  # then another file may have the pipe's number
+            if not self.is_stopped:  # then another file may have the pipe's number
                 self._pipe.write(line)
 
     def _run(self) -> None:
         poller = new_poller(native=True)
         poller.register(self._pipe.fd, READ)
         poll_at = clock()
-        while not self._is_stopped:
+        while not self.is_stopped:
             try:
                 poller.poll(as_milliseconds(poll_at - clock()))
                 self._take_reports()
-                if clock() >= poll_at and not self._is_stopped:
+                if clock() >= poll_at and not self.is_stopped:
                     self._poll()
                     poll_at = clock() + self._rest_between_polls()
                 poll_at = min(poll_at, clock() + self._rest_between_polls())
@@ -135,14 +131,15 @@ class NodeWatch:
         *lines, self._rest = self._rest.split(b"\n")
         for at, nodes, met_by in map(json.loads, filter(None, lines)):
             for notice in self._outage.task_failed(at):
-                self._log(notice, nodes, met_by)
+                call_in_app(self._log, notice, nodes, met_by)
 
     def _poll(self) -> None:
         client, at = self._client, clock()
         polled = poll_nodes(client.transport, client.settings)
         votes = dict(zip(client.node_names, polled.votes, strict=True))
         for notice in self._outage.polled(at, clock(), votes, polled.needed):
-            self._log(notice, node_problems(polled, client.node_names), "No task has met it yet.")
+            problems = node_problems(polled, client.node_names)
+            call_in_app(self._log, notice, problems, "No task has met it yet.")
 
     def _log(self, notice: Notice, problems: Mapping[str, str], met_by: str) -> None:
         node_count = len(self._client.node_names)
@@ -150,8 +147,7 @@ class NodeWatch:
             _log_node(notice, problems, node_count)
         elif notice.change is Change.QUORUM_LOST:
             since = datetime.fromtimestamp(time.time() - (clock() - notice.seconds)).astimezone()
-            call_in_app(
-                logger.warning,
+            logger.warning(
                 "quorum-lost",
                 "No quorum of lock nodes since %(since)s: %(needed)d of %(node_count)d have to "
                 "vote. %(reason)s. %(met_by)s The end of this is logged.",
@@ -163,16 +159,14 @@ class NodeWatch:
                 nodes=", ".join(problems),
             )
         elif notice.change is Change.QUORUM_MET:
-            call_in_app(
-                logger.warning,
+            logger.warning(
                 "quorum-loss-met",
                 "Still no quorum of lock nodes. %(met_by)s",
                 met_by=met_by,
             )
         else:
             still = f" Still without a vote: {describe_problems(problems)}." if problems else ""
-            call_in_app(
-                logger.warning,
+            logger.warning(
                 "quorum-back",
                 "A quorum of lock nodes votes again, after %(seconds).1f s.%(still)s",
                 seconds=notice.seconds,
@@ -186,8 +180,7 @@ _watches: weakref.WeakKeyDictionary[Any, NodeWatch] = weakref.WeakKeyDictionary(
 
 def _log_node(notice: Notice, problems: Mapping[str, str], node_count: int) -> None:
     if notice.change is Change.NODE_SILENT:
-        call_in_app(
-            logger.warning,
+        logger.warning(
             "node-silent",
             "Lock node %(node)s does not vote: %(reason)s. %(needed)d of %(node_count)d nodes "
             "are needed, and the others are a quorum. The end of this is logged.",
@@ -197,8 +190,7 @@ def _log_node(notice: Notice, problems: Mapping[str, str], node_count: int) -> N
             node_count=node_count,
         )
     elif notice.change is Change.NODE_QUARANTINED:
-        call_in_app(
-            logger.warning,
+        logger.warning(
             "node-quarantined",
             "Lock node %(node)s is quarantined for %(seconds).3g s more after a restart, a "
             "loss of data or a change of role, and grants no lock until then; %(needed)d of "
@@ -210,15 +202,13 @@ def _log_node(notice: Notice, problems: Mapping[str, str], node_count: int) -> N
             node_count=node_count,
         )
     elif notice.change is Change.NODE_VOTES:
-        call_in_app(
-            logger.warning,
+        logger.warning(
             "quarantine-ended",
             "Lock node %(node)s votes again: its quarantine has ended.",
             node=notice.node,
         )
     else:
-        call_in_app(
-            logger.warning,
+        logger.warning(
             "node-votes-again",
             "Lock node %(node)s votes again.",
             node=notice.node,
