@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
@@ -23,9 +23,11 @@ from celery_redlock.protocol.keys import MAX_SLOTS
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.config.debounce import Debounce
 from celery_redlock.tasks.config.modes import MODES, Mode
-from celery_redlock.tasks.config.policies import Policy, check_policy
+from celery_redlock.tasks.config.policies import CHOICES, Policy
 from celery_redlock.tasks.config.skip_result import DESCRIBED
 from celery_redlock.tasks.config.task_options import (
+    ConflictPolicyName,
+    DuplicatePolicyName,
     LossPolicyName,
     ModeName,
     UnavailablePolicyName,
@@ -314,8 +316,17 @@ def _retry(value: Any) -> Any:
     )
 
 
-def one_of(literal: Any, *, function: Sequence[str] = ()) -> Callable[[Any], Any]:
-    """Return a check for one of the names, or else a function with these arguments."""
+def one_of(
+    literal: Any, *, function: Sequence[str] = (), others: Mapping[str, Sequence[str]] | None = None
+) -> Callable[[Any], Any]:
+    """
+    Return a check for one of some names.
+
+    Args:
+        literal: the names.
+        function: a function with these arguments is accepted as well.
+        others: the names that other options take; the error about one of them refers to its option.
+    """
     names = get_args(literal)
 
     def check(value: Any) -> Any:
@@ -323,8 +334,10 @@ def one_of(literal: Any, *, function: Sequence[str] = ()) -> Callable[[Any], Any
             return check_function(value, *function)
         if isinstance(value, str) and value in names:
             return value
+        takers = (option for option, theirs in (others or {}).items() if value in theirs)
+        hint = "".join(f", a choice of {option}" for option in takers)
         choices = ", ".join(map(repr, names)) + (" or a function" if function else "")
-        raise ConfigurationError(f"is not a choice here; use {choices}")
+        raise ConfigurationError(f"is not a choice here{hint}; use {choices}")
 
     return check
 
@@ -343,8 +356,8 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "dedupe_window": seconds(1),
     "wait": seconds(0),
     "retry": _retry,
-    "on_conflict": check_policy("lock_on_conflict"),
-    "on_duplicate": check_policy("lock_on_duplicate"),
+    "on_conflict": one_of(ConflictPolicyName, function=("task", "error"), others=CHOICES),
+    "on_duplicate": one_of(DuplicatePolicyName, function=("task", "error"), others=CHOICES),
     "skip_result": lambda value: value,
     "give_up_after": seconds(0),
     "fair": _flag,

@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 from celery.exceptions import TaskPredicate
 
-from celery_redlock.core.functions import check_function
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.task_options import ConflictPolicyName, DuplicatePolicyName
@@ -21,23 +20,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "lock_on_conflict": get_args(ConflictPolicyName),
     "lock_on_duplicate": get_args(DuplicatePolicyName),
 }
-
-
-def check_policy(option: str) -> Callable[[Any], Policy]:
-    """Return the check of an option: one of its names, or a function of task and error."""
-    choices = CHOICES[option]
-
-    def check(value: Any) -> Policy:
-        if callable(value):
-            return check_function(value, "task", "error")
-        if isinstance(value, str) and value in choices:
-            return value
-        hint = next((f", a choice of {other}" for other in CHOICES if value in CHOICES[other]), "")
-        raise ConfigurationError(
-            f"is not a choice here{hint}; use {', '.join(map(repr, choices))} or a function"
-        )
-
-    return check
 
 
 def resolve_policy(task: TaskLike, option: str, policy: Policy, error: LockContended) -> str:
