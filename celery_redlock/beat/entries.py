@@ -16,7 +16,7 @@ from celery.utils.time import maybe_make_aware
 from celery_redlock.beat.schedule_state import ScheduleState
 from celery_redlock.schedules.due_times import due_times, is_clocked
 from celery_redlock.schedules.interval import IntervalDueTimes
-from celery_redlock.schedules.timeutils import SECOND, from_us
+from celery_redlock.schedules.timeutils import from_us
 from celery_redlock.tasks.message.tick import Tick
 
 #: Missed ticks are counted up to this number.
@@ -91,22 +91,21 @@ def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Ca
     return undo
 
 
-def missed_count(schedule: Any, before: float, due: float) -> int:
+def missed_count(schedule: Any, before: int, due: int) -> int:
     """
     Return the number of due times between two others, at most `MAX_MISSED_COUNT`.
 
     Args:
         schedule: the entry's schedule.
-        before: a due time, in seconds since the epoch.
+        before: a due time, in microseconds since the epoch.
         due: a later due time.
     """
-    first, last = round(before * SECOND), round(due * SECOND)
     times = due_times(schedule)
     if type(times) is IntervalDueTimes:
-        return min(max(0, (last - 1) // times.step - first // times.step), MAX_MISSED_COUNT)
+        return min(max(0, (due - 1) // times.step - before // times.step), MAX_MISSED_COUNT)
     count = 0
-    following = times.after(first)
-    while following is not None and following < last and count < MAX_MISSED_COUNT:
+    following = times.after(before)
+    while following is not None and following < due and count < MAX_MISSED_COUNT:
         count += 1
         following = times.after(following)
     return count

@@ -350,11 +350,10 @@ class LeaderScheduler(TickScheduler):
         state = leader.state.entry_state(entry.name)
         if state is None or not state.count:
             return
-        before = max(state.due, state.returned_at)
-        count = missed_count(entry.schedule, before, tick.due)
+        before = round(max(state.due, state.returned_at) * SECOND)
+        count = missed_count(entry.schedule, before, tick.due_us)
         if count:
-            first = from_us(round(before * SECOND))
-            leader.missed_runs.note(entry.name, count, first, tick.due_at)
+            leader.missed_runs.note(entry.name, count, from_us(before), tick.due_at)
 
     def _redlock_keep(self, entry: Any, error: Exception) -> None:
         broker = self.redlock_leader.broker

@@ -13,7 +13,7 @@ from celery_redlock.schedules.crontab import CrontabDueTimes
 from celery_redlock.schedules.interval import interval_due_times, is_interval
 from celery_redlock.schedules.probing import ProbedDueTimes
 from celery_redlock.schedules.solar import SolarDueTimes
-from celery_redlock.schedules.timeutils import SECOND, to_us
+from celery_redlock.schedules.timeutils import to_us
 
 
 class DueTimes(Protocol):
@@ -73,9 +73,9 @@ def _inherits(schedule: Any, stock: type, *methods: str) -> bool:
     return all(getattr(type(schedule), name) is getattr(stock, name) for name in methods)
 
 
-def latest_due(schedule: Any, last_run_at: datetime, now: datetime) -> float | None:
+def latest_due(schedule: Any, last_run_at: datetime, now: datetime) -> int | None:
     """
-    Return the last due time of a schedule that is due now, in seconds since the epoch.
+    Return the last due time of a schedule that is due now, in microseconds since the epoch.
 
     All beats that ask at about the same time get the same answer, whatever the last run: of the due
     times that a beat has missed only the last one counts, as in Celery.
@@ -98,13 +98,7 @@ def latest_due(schedule: Any, last_run_at: datetime, now: datetime) -> float | N
         return None
     if isinstance(times, ProbedDueTimes) and due <= to_us(last_run_at):
         return None
-    return due / SECOND
-
-
-def next_due(schedule: Any, due: float) -> float | None:
-    """Return the first due time of a schedule after `due`, if it has one."""
-    following = due_times(schedule).after(round(due * SECOND))
-    return None if following is None else following / SECOND
+    return due
 
 
 def ran_already(schedule: Any, last_run_at: datetime, now: datetime) -> bool:

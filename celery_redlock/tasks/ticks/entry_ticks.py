@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from celery_redlock._log import event_logger
-from celery_redlock.schedules.due_times import due_times, latest_due, next_due, ran_already
+from celery_redlock.schedules.due_times import due_times, latest_due, ran_already
 from celery_redlock.schedules.interval import on_grid
 from celery_redlock.schedules.timeutils import SECOND, to_us
 from celery_redlock.tasks.border import AppLike
@@ -102,16 +102,19 @@ class EntryTicks:
         try:
             now = reserved_at or entry.schedule.now()
             due = latest_due(entry.schedule, entry.last_run_at, now)
-            until = None if due is None else next_due(entry.schedule, due)
+            following = None if due is None else due_times(entry.schedule).after(due)
         except Exception as error:
             self.warn_once(entry, f"its schedule {entry.schedule!r} fails ({error!r})")
             return None
         if due is None:
             self.warn_once(entry, f"its schedule {entry.schedule!r} counts from its last run")
             return None
-        if until is not None:
-            until = min(until, due + LONGEST_INTERVAL)
-        return Tick(entry=str(entry.name), due=due, schedule=self._schedule, until=until)
+        return Tick(
+            entry=str(entry.name),
+            due=due / SECOND,
+            schedule=self._schedule,
+            until=following and min(following / SECOND, due / SECOND + LONGEST_INTERVAL),
+        )
 
     def note_sent(self, entry: Any, tick: Tick) -> None:
         """Note that an entry was sent for a tick."""
@@ -133,9 +136,9 @@ class EntryTicks:
             now = entry.schedule.now()
             due = latest_due(entry.schedule, entry.last_run_at, now)
             if due is not None:
-                if round(due * SECOND) == self._last_sent.get(entry.name):
+                if due == self._last_sent.get(entry.name):
                     return PAUSE
-                if recorded is not None and round(due * SECOND) <= recorded:
+                if recorded is not None and due <= recorded:
                     return _until_next(entry.schedule, recorded, now)
             return PAUSE if ran_already(entry.schedule, entry.last_run_at, now) else None
         except Exception:

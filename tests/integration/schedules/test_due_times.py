@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from celery import Celery
 from celery.schedules import crontab
 from celery_redlock.schedules.due_times import latest_due
+from celery_redlock.schedules.timeutils import from_us
 app = Celery("dues")
 app.conf.enable_utc = False
 now = datetime(2026, 3, 10, 22, tzinfo=UTC)
 due = latest_due(crontab(0, 12, app=app), now, now)
-print(datetime.fromtimestamp(due, UTC).isoformat())
+print(from_us(due).isoformat())
 """
 
 

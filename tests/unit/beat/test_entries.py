@@ -12,6 +12,7 @@ from celery.schedules import crontab, schedule
 
 from celery_redlock.beat.entries import MAX_MISSED_COUNT, catch_up, missed_count, task_id_for
 from celery_redlock.schedules.interval import GridSchedule
+from celery_redlock.schedules.timeutils import to_us
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_state import EntryState
 
@@ -133,7 +134,7 @@ def test_an_entry_that_is_to_run_once_more_is_not_taken_for_one_that_has_run() -
 def test_the_ticks_between_two_are_counted(
     found: Any, before: float, due: float, count: int
 ) -> None:
-    assert missed_count(found, at(before).timestamp(), at(due).timestamp()) == count
+    assert missed_count(found, to_us(at(before)), to_us(at(due))) == count
 
 
 def test_a_tick_is_always_sent_as_the_same_task() -> None:

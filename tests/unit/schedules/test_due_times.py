@@ -13,8 +13,8 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_redlock.schedules.due_times import due_times, latest_due, next_due, ran_already
-from celery_redlock.schedules.timeutils import to_us
+from celery_redlock.schedules.due_times import due_times, latest_due, ran_already
+from celery_redlock.schedules.timeutils import SECOND, from_us, to_us
 from tests.support.cases import first_of
 from tests.unit.tasks.ticks.simulated import at
 
@@ -30,12 +30,12 @@ def of(kind: Any, *args: Any, zone: str | None = None, utc: bool = True, **optio
 
 def latest(found: Any, now: str, last: datetime = LONG_AGO) -> str | None:
     due = latest_due(found, last, at(now))
-    return None if due is None else str(datetime.fromtimestamp(due, UTC))[:-6]
+    return None if due is None else str(from_us(due))[:-6]
 
 
 def following(found: Any, due: str) -> str | None:
-    after = next_due(found, at(due).timestamp())
-    return None if after is None else str(datetime.fromtimestamp(after, UTC))[:-6]
+    after = due_times(found).after(to_us(at(due)))
+    return None if after is None else str(from_us(after))[:-6]
 
 
 # Crontabs
@@ -88,7 +88,7 @@ def test_a_crontab_is_due_once_on_each_day_through_changes_of_clocks(zone: str, 
     nightly = of(crontab, 30, 2, zone=zone, utc=utc)
     moment, days = at("2025-12-31T20:00"), []
     while len(days) < 366:
-        moment = datetime.fromtimestamp(next_due(nightly, moment.timestamp()), UTC)
+        moment = from_us(due_times(nightly).after(to_us(moment)))
         days.append(moment.astimezone(ZoneInfo(zone)).date())
     assert {later - day for day, later in pairwise(days)} == {timedelta(days=1)}
 
@@ -123,7 +123,7 @@ def test_days_that_overlap_at_midnight_are_told_in_order() -> None:
     late = of(crontab, "45", "23,0", zone="America/Scoresbysund")
     moments, moment = [], at("2024-03-30T00:00")
     for _ in range(6):
-        moment = datetime.fromtimestamp(next_due(late, moment.timestamp()), UTC)
+        moment = from_us(due_times(late).after(to_us(moment)))
         moments.append(moment)
     assert moments == sorted(set(moments))
 
@@ -144,7 +144,7 @@ def test_celery_finds_a_crontab_due_from_just_before_that_moment_on(
     """Celery, asked right there, agrees: due then, and not again until now."""
     now = now.replace(tzinfo=UTC)
     found = of(crontab, minute, hour, weekday)
-    due = datetime.fromtimestamp(latest_due(found, LONG_AGO, now), UTC)
+    due = from_us(latest_due(found, LONG_AGO, now))
     found.nowfun = lambda: due
     assert found.remaining_estimate(due - timedelta(seconds=1)) <= timedelta(0)
     found.nowfun = lambda: now
@@ -203,7 +203,7 @@ def test_an_event_of_the_sun_is_one_moment_wherever_its_search_began(
     found = of(solar, event, *site)
     for day in range(0, 360, 30):
         due = latest_due(found, LONG_AGO, at("2026-01-01") + timedelta(days=day))
-        later = (datetime.fromtimestamp(due + hours * 3600, UTC) for hours in range(22))
+        later = (from_us(due) + timedelta(hours=hours) for hours in range(22))
         assert {latest_due(found, LONG_AGO, now) for now in later} == {due}
 
 
@@ -220,7 +220,7 @@ def test_an_event_of_the_sun_is_the_one_that_celery_finds() -> None:
     found.nowfun = lambda: start
     celerys = start + found.remaining_estimate(start)
     ours = latest_due(found, start, celerys)
-    assert abs(ours - celerys.timestamp()) <= 30
+    assert abs(from_us(ours) - celerys) <= timedelta(seconds=30)
 
 
 def test_where_the_sun_does_not_rise_its_last_rise_counts() -> None:
@@ -303,7 +303,7 @@ def test_a_schedule_of_ones_own_with_due_times_is_asked_for_them(every: int) -> 
     found = of(Aligned)
     found.every = every
     now = at("2026-03-10T12:34:56.789")
-    assert latest_due(found, LONG_AGO, now) == now.timestamp() // every * every
+    assert latest_due(found, LONG_AGO, now) == now.timestamp() // every * every * SECOND
 
 
 @pytest.mark.parametrize("every", [1, 3, 10, 12, 15, 60, 3600, 86_400])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,6 +13,7 @@ import time_machine
 from celery.schedules import crontab, solar
 
 from celery_redlock.schedules.due_times import latest_due
+from celery_redlock.schedules.timeutils import from_us
 from tests.support.django_site import set_up, use_databases
 from tests.unit.tasks.ticks.simulated import START, Clock, SimulatedBeat, at
 
@@ -176,9 +177,9 @@ def test_a_zoned_crontab_is_the_same_in_any_apps_zone(beat: SimulatedBeat, zone:
     beat.app.conf.timezone = zone
     found = TzAwareCrontab("30", "9", tz=ZoneInfo("Asia/Tokyo"), app=beat.app)
     due = latest_due(found, START - timedelta(days=3), at("2026-03-10T12:00"))
-    assert datetime.fromtimestamp(due, UTC) == at("2026-03-10T00:30")
+    assert from_us(due) == at("2026-03-10T00:30")
 
 
 def test_a_clocked_schedule_without_a_zone_is_utc(beat: SimulatedBeat) -> None:
     due = latest_due(clocked(datetime(2026, 3, 10, 11)), START, at("2026-03-10T12:00"))
-    assert datetime.fromtimestamp(due, UTC) == at("2026-03-10T11:00")
+    assert from_us(due) == at("2026-03-10T11:00")
