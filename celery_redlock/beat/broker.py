@@ -45,18 +45,14 @@ class Broker:
         self._app = app
         self._timeout = timeout
         self._now = now
-        self._connection: Any = None
+        #: The connection, once `connect` has succeeded.
+        self.connection: Any = None
         self._down_since: float | None = None
-
-    @property
-    def connection(self) -> Any:
-        """The connection, once `connect` has succeeded."""
-        return self._connection
 
     @property
     def is_connected(self) -> bool:
         """Return whether it is connected, as far as any call has noticed."""
-        return self._connection is not None and bool(self._connection.connected)
+        return self.connection is not None and bool(self.connection.connected)
 
     @property
     def down_for(self) -> float:
@@ -66,9 +62,9 @@ class Broker:
     def connect(self) -> bool:
         """Connect if necessary; return whether the broker is connected. Never raises."""
         try:
-            if self._connection is None:
-                self._connection = limited_connection(self._app, self._timeout)
-            self._connection.ensure_connection(max_retries=0)
+            if self.connection is None:
+                self.connection = limited_connection(self._app, self._timeout)
+            self.connection.ensure_connection(max_retries=0)
         except Exception as exc:
             self._log_down(exc)
             self._try_next_host()
@@ -78,7 +74,7 @@ class Broker:
 
     def close(self) -> None:
         """Close the connection cleanly. Idempotent, never raises."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             try:
                 connection.release()
@@ -91,7 +87,7 @@ class Broker:
 
     def drop(self) -> None:
         """Close the connection without sending anything: the broker may not answer."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is None:
             return
         try:
@@ -104,10 +100,10 @@ class Broker:
             )
 
     def _try_next_host(self) -> None:
-        if self._connection is not None:
+        if self.connection is not None:
             # Does nothing if the broker has only one address.
             with contextlib.suppress(Exception):
-                self._connection.maybe_switch_next()
+                self.connection.maybe_switch_next()
 
     def _log_down(self, exc: Exception) -> None:
         if self._down_since is not None:

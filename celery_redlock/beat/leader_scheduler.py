@@ -46,7 +46,6 @@ class LeaderContext:
         broker: the connection that it sends through.
         retry_queue: the entries that it could not send yet.
         missed_runs: due times for which no send is recorded, for the log.
-        schedule: the schedule's name on the nodes.
         key_prefix: the prefix of keys on the nodes; schedules of one name under different prefixes
             have different task ids.
     """
@@ -56,7 +55,6 @@ class LeaderContext:
     broker: Broker
     retry_queue: RetryQueue
     missed_runs: MissedRuns
-    schedule: str
     key_prefix: str
 
 
@@ -202,10 +200,9 @@ class LeaderScheduler(TickScheduler):
             yield sending
 
     def redlock_tick(self, entry: Any) -> Tick | None:
-        """Return the tick of a reserved entry's pass, with this leader's schedule and token."""
-        leader = self.redlock_leader
+        """Return the tick of a reserved entry's pass, with this leader's token."""
         tick = super().redlock_tick(entry)
-        return tick and replace(tick, schedule=leader.schedule, token=leader.lease.token)
+        return tick and replace(tick, token=self.redlock_leader.lease.token)
 
     def redlock_message(self, entry: Any, send: Send) -> Any:
         """Send one message of a tick, unless a leader is known to have sent it."""

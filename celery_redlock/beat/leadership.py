@@ -92,11 +92,11 @@ class Leadership:
             broker=Broker(scheduler.app, timings.broker_timeout, now),
             retry_queue=RetryQueue(timings.retry, now),
             missed_runs=MissedRuns(now),
-            schedule=schedule,
             key_prefix=client.settings.key_prefix,
         )
         self._has_led = self._has_warned = False
-        self._inner: Any = None
+        #: The wrapped scheduler; None before it is built.
+        self.inner: Any = None
         self._has_announced = False
         self._close_steps = [
             self._write_state,
@@ -105,11 +105,6 @@ class Leadership:
             self._context.broker.close,
             self._announce_stop,
         ]
-
-    @property
-    def inner(self) -> Any:
-        """The wrapped scheduler; None before it is built."""
-        return self._inner
 
     def tick(self) -> float:
         """Make one pass; return the seconds until the next. It may set `step_down`."""
@@ -147,7 +142,7 @@ class Leadership:
         if context.state.is_in_future:
             return self._end("the clock was set back by more than a day")
         context.state.warn_if_clock_set_back()
-        if self._inner is None and not self._start():
+        if self.inner is None and not self._start():
             return timings.retry
         context.state.write()
         if not self._lease.can_send():
@@ -155,7 +150,7 @@ class Leadership:
         if not context.broker.is_connected:
             return self._connect()
         self._has_led = True
-        delay: float = self._inner.tick()
+        delay: float = self.inner.tick()
         context.state.write()
         return min(delay, timings.retry)
 
@@ -177,7 +172,7 @@ class Leadership:
         building_since = self._scheduler.app.now()
         inner = self._build()
         lead_with(inner, self._context, building_since=building_since)
-        self._inner = inner
+        self.inner = inner
         self._announce_start("no beat led before" if previous is None else f"it follows {previous}")
         return True
 
@@ -206,7 +201,7 @@ class Leadership:
 
     def _close_schedule(self) -> None:
         # Not twice: after a close that was cut short, nothing can be closed cleanly.
-        inner, self._inner = self._inner, None
+        inner, self.inner = self.inner, None
         if inner is not None:
             inner.close()
 

@@ -188,7 +188,9 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         return None if self._leadership is None else self._leadership.inner
 
     def _pass(self) -> float:
-        candidate = self._candidate or self._begin()
+        candidate = self._candidate
+        if candidate is None:
+            candidate = self._candidate = Candidate(client_for(self.app), self._name, self._timings)
         leadership = self._leadership
         if leadership is None:
             lease = candidate.attempt()
@@ -206,10 +208,6 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         down = leadership.step_down
         candidate.back_off(down.back_off, has_led=down.has_led)
         return candidate.pause
-
-    def _begin(self) -> Candidate:
-        self._candidate = Candidate(client_for(self.app), self._name, self._timings)
-        return self._candidate
 
     def _build(self) -> Any:
         return self._wrapped(app=self.app, lazy=False, **self._options)
