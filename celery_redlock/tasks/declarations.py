@@ -15,7 +15,7 @@ from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
-from celery_redlock.tasks.config.resolve import default_options, key_options, resolve_options
+from celery_redlock.tasks.config.resolve import key_options, resolve_options, with_defaults
 from celery_redlock.tasks.config.settings import RedlockSettings, check_settings
 from celery_redlock.tasks.config.unusable_nodes import unusable_nodes_error
 from celery_redlock.tasks.keys.key_maker import KeyMaker
@@ -121,7 +121,7 @@ def probe_nodes_of(settings: RedlockSettings, mistakes: Mistakes) -> list[ProbeR
 def _unlocked(settings: RedlockSettings) -> LockOptions:
     """Return the options of a task that only has its messages deduplicated."""
     return replace(
-        default_options(settings),
+        with_defaults(settings, {}),
         mode="while_executing",
         window=None,
         at_least_for=0.0,

@@ -70,10 +70,9 @@ def resolve_options(task: TaskLike, settings: RedlockSettings) -> LockOptions | 
     mistakes.raise_any()
     if not explicit:
         return None
-    options = _with_defaults(settings, explicit)
-    resolved = {**settings.defaults, **explicit}
+    options = with_defaults(settings, explicit)
     acks_late = bool(getattr(task, "acks_late", False))
-    for problem in contradictions(options, resolved, explicit, settings.max_ttl, acks_late):
+    for problem in contradictions(options, explicit, settings.max_ttl, acks_late):
         mistakes.add(ConfigurationError(f"{subject}: {problem}."))
     mistakes.raise_any()
     return options
@@ -126,12 +125,8 @@ def key_options(task: TaskLike, settings: RedlockSettings) -> dict[str, Any]:
     return found
 
 
-def default_options(settings: RedlockSettings) -> LockOptions:
-    """Return the options of a task that sets none."""
-    return _with_defaults(settings, {})
-
-
-def _with_defaults(settings: RedlockSettings, explicit: Mapping[str, Any]) -> LockOptions:
+def with_defaults(settings: RedlockSettings, explicit: Mapping[str, Any]) -> LockOptions:
+    """Return the options of a task that sets only the given ones."""
     defaults = {field.name: field.default for field in fields(LockOptions)}
     # A redlock_max_ttl below the built-in TTL is valid without a redlock_ttl.
     defaults["ttl"] = min(LockOptions().ttl, settings.max_ttl)

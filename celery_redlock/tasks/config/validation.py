@@ -12,18 +12,13 @@ from celery_redlock.tasks.config.options import LockOptions, shown
 
 
 def contradictions(
-    options: LockOptions,
-    resolved: Mapping[str, Any],
-    explicit: Mapping[str, Any],
-    max_ttl: float,
-    acks_late: bool,
+    options: LockOptions, explicit: Mapping[str, Any], max_ttl: float, acks_late: bool
 ) -> Iterator[str]:
     """
     Iterate over messages about options that contradict each other.
 
     Args:
         options: the task's options.
-        resolved: the options that the task, a pattern or the app sets.
         explicit: the options that the task or a pattern sets.
         max_ttl: the setting `redlock_max_ttl`.
         acks_late: whether the task's messages are acknowledged when it ends.
@@ -44,7 +39,7 @@ def contradictions(
             f"lock_at_least_for={options.at_least_for:g} is above "
             f"lock_max_hold={options.max_hold:g}; raise lock_max_hold"
         )
-    if "wait" in resolved and (options.wait or 0.0) > options.give_up_after:
+    if options.wait is not None and options.wait > options.give_up_after:
         yield (
             f"lock_wait={options.wait:g} is above lock_give_up_after={options.give_up_after:g}; "
             "one attempt would take longer than all of them may; lower lock_wait"
