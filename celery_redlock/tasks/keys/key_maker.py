@@ -41,11 +41,12 @@ class KeyMaker:
 
     Args:
         task: the task or task class; its `run` gives the signature.
-        spec: the value of `lock_key`. True: the task's name with a digest of all arguments. None:
-            the same; with a limit or a rate the task's name alone. A string: a format template over
-            the arguments. A function: it is called with the arguments that it names, as a worker
-            receives them through JSON, and returns a key or a list of keys. A `Limit` or `Rate`
-            whose key is a template: a key with that limit or rate. A list of these: several keys.
+        spec: the checked value of `lock_key`. True: the task's name with a digest of all arguments.
+            None: the same; with a limit or a rate the task's name alone. A string: a format
+            template over the arguments. A function: it is called with the arguments that it names,
+            as a worker receives them through JSON, and returns a key or a list of keys. A `Limit`
+            or `Rate` whose key is a template: a key with that limit or rate. A list of these:
+            several keys.
         limit: the value of `lock_limit`, a number or a function of the arguments; None: none.
         rate: the value of `lock_rate`; None: none.
 
@@ -75,8 +76,6 @@ class KeyMaker:
         else:
             specs = spec if isinstance(spec, list | tuple) else (spec,)
             self._makers = [self._maker(part) for part in specs]
-        if not self._makers:
-            raise self._error("lock_key is an empty list; leave it out for the default key")
         if limit is not None or rate is not None:
             self._makers = [self._limited(limit, rate)]
 
@@ -113,11 +112,7 @@ class KeyMaker:
             return self._by_template(spec)
         if isinstance(spec, Limit | Rate):
             return self._by_limit(spec)
-        if callable(spec):
-            return self._by_function(spec)
-        raise self._error(
-            f"lock_key cannot be {spec!r}; give a template, a function, a list of them, or True"
-        )
+        return self._by_function(spec)
 
     def _limited(self, limit: Any, rate: Any) -> _Maker:
         """Return the maker of the only key under `lock_limit` and `lock_rate`."""
