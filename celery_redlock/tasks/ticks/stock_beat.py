@@ -4,7 +4,7 @@ Beats with any scheduler but ours: several may run, and each tick's body still r
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from celery_redlock._log import event_logger
@@ -25,15 +25,9 @@ def stamp_stock_beat(sender: Any) -> None:
     scheduler = sender.scheduler
     if getattr(scheduler, "stamps_ticks", False):
         return
-    app = scheduler.app
-
-    @cache
-    def locks(task: str) -> bool:
-        # A task that is not loaded here may well lock where it runs.
-        return task not in app.tasks or is_protected(app, task)
-
+    protected = cache(partial(is_protected, scheduler.app))
     try:
-        ticks = EntryTicks(app, lambda entry: locks(entry.task))
+        ticks = EntryTicks(scheduler.app, lambda entry: protected(entry.task))
         adopt(scheduler, TickScheduler, ticks)
     except ConfigurationError as error:
         logger.error(  # noqa: TRY400  # a setting or a class is wrong, not the code here
@@ -53,13 +47,10 @@ def is_protected(app: AppLike, task_name: str) -> bool:
     Raises:
         ConfigurationError: a setting is unknown or has an impossible value.
     """
-    settings = read_settings(app)
-    if settings.dedupe:
-        return True
     task = app.tasks.get(task_name)
-    if task is not None:
-        return getattr(task, "redlock_plan", None) is not None
-    return bool(settings.options_for(task_name))
+    if task is None:
+        return True  # a task that is not loaded here may well lock where it runs
+    return read_settings(app).dedupe or getattr(task, "redlock_plan", None) is not None
 
 
 def _announce(scheduler: Any, ticks: EntryTicks) -> None:
