@@ -174,10 +174,10 @@ class LockOptions:
         return MODES[self.mode]
 
 
-def check_option(name: str, value: Any, label: str) -> Any:
-    """Return the normal form of an option's value; `label` begins the `ConfigurationError`."""
+def checked(check: Callable[[Any], Any], value: Any, label: str) -> Any:
+    """Return the normal form of a value; `label` begins the `ConfigurationError` of its check."""
     try:
-        return OPTIONS[name](value)
+        return check(value)
     except ConfigurationError as exc:
         raise ConfigurationError(f"{label}={shown(value)} {exc}.") from None
 

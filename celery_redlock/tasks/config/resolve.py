@@ -20,7 +20,7 @@ from celery_redlock.tasks.config.options import (
     PREFIX,
     LockOptions,
     almost_option,
-    check_option,
+    checked,
     unknown_name,
 )
 from celery_redlock.tasks.config.settings import RedlockSettings
@@ -61,7 +61,7 @@ def resolve_options(task: TaskLike, settings: RedlockSettings) -> LockOptions | 
         if _is_set(task, name):
             with mistakes.collected():
                 value = _attribute(task, PREFIX + name)
-                own[name] = check_option(name, value, f"{subject}: {PREFIX}{name}")
+                own[name] = checked(OPTIONS[name], value, f"{subject}: {PREFIX}{name}")
     explicit = {**settings.options_for(task.name), **own}
     if "skip_result" in explicit:
         with mistakes.collected():

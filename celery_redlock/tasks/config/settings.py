@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -23,10 +23,9 @@ from celery_redlock.tasks.config.options import (
     NONE_IS_A_VALUE,
     OPTIONS,
     PER_TASK,
-    check_option,
+    checked,
     one_of,
     seconds,
-    shown,
     unknown_name,
 )
 from celery_redlock.tasks.config.skip_result import check_storable
@@ -249,63 +248,49 @@ def _checked(
         name = label.removeprefix(PREFIX)
         with mistakes.collected():
             if name in PER_TASK:
-                mistakes.add(
-                    ConfigurationError(
-                        f"setting {label} would apply to every task, with the task's name as key; "
-                        f"set lock_{name} on the tasks it is for, or in redlock_tasks."
-                    )
+                raise ConfigurationError(
+                    f"setting {label} would apply to every task, with the task's name as key; "
+                    f"set lock_{name} on the tasks it is for, or in redlock_tasks."
                 )
-            elif name in OPTIONS:
-                defaults[name] = check_option(name, value, f"setting {label}")
+            if name in OPTIONS:
+                defaults[name] = checked(OPTIONS[name], value, f"setting {label}")
             elif name in CHECKS:
-                values[name] = _check(CHECKS[name], label, value)
+                values[name] = checked(CHECKS[name], value, f"setting {label}")
             elif name in SELF_DESCRIBING_CHECKS:
                 values[name] = SELF_DESCRIBING_CHECKS[name](value, mistakes)
             else:
-                mistakes.add(ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}"))
+                raise ConfigurationError(f"setting {unknown_name(label, PREFIX, KNOWN)}")
     # Unreadable nodes must not be replaced by the default, which is the broker.
     nodes = values.pop("nodes", UNREADABLE if "redlock_nodes" in given else ())
     settings = RedlockSettings(given_nodes=nodes, defaults=defaults, app=app, **values)
-    _check_together(settings, mistakes)
+    for contradiction in _contradictions(settings):
+        mistakes.add(ConfigurationError(f"setting {contradiction}."))
     if "skip_result" in defaults:
         with mistakes.collected():
             check_storable(defaults["skip_result"], "setting redlock_skip_result", app())
     return settings
 
 
-def _check_together(settings: RedlockSettings, mistakes: Mistakes) -> None:
-    """Check settings that have to fit each other."""
+def _contradictions(settings: RedlockSettings) -> Iterator[str]:
+    """Iterate over messages about settings that do not fit each other."""
     ttl = settings.defaults.get("ttl", min(DEFAULT_TTL, settings.max_ttl))
     if ttl > settings.max_ttl:
-        mistakes.add(
-            ConfigurationError(
-                f"setting redlock_ttl={ttl:g} is above redlock_max_ttl={settings.max_ttl:g}; lower "
-                "it or raise redlock_max_ttl."
-            )
+        yield (
+            f"redlock_ttl={ttl:g} is above redlock_max_ttl={settings.max_ttl:g}; lower it or raise "
+            "redlock_max_ttl"
         )
     if settings.node_timeout > ttl:
-        mistakes.add(
-            ConfigurationError(
-                f"setting redlock_node_timeout={settings.node_timeout:g} is above "
-                f"redlock_ttl={ttl:g}, so a lock would expire before a slow node had to reply; "
-                "lower redlock_node_timeout, to a tenth of the TTL or less."
-            )
+        yield (
+            f"redlock_node_timeout={settings.node_timeout:g} is above redlock_ttl={ttl:g}, so a "
+            "lock would expire before a slow node had to reply; lower redlock_node_timeout, to a "
+            "tenth of the TTL or less"
         )
     if settings.nodes_from_broker and not settings.key_prefix:
-        mistakes.add(
-            ConfigurationError(
-                "setting redlock_key_prefix='' needs separate lock nodes: redlock_nodes is not "
-                "set, so the broker is the lock node, and a lock key could be one of Celery's "
-                "keys. Set redlock_nodes, or leave redlock_key_prefix out."
-            )
+        yield (
+            "redlock_key_prefix='' needs separate lock nodes: redlock_nodes is not set, so the "
+            "broker is the lock node, and a lock key could be one of Celery's keys. Set "
+            "redlock_nodes, or leave redlock_key_prefix out"
         )
-
-
-def _check(check: Callable[[Any], Any], label: str, value: Any) -> Any:
-    try:
-        return check(value)
-    except ConfigurationError as exc:
-        raise ConfigurationError(f"setting {label}={shown(value)} {exc}.") from None
 
 
 def _nodes(value: Any, mistakes: Mistakes) -> tuple[str, ...]:
@@ -331,11 +316,11 @@ def _tasks(value: Any, mistakes: Mistakes) -> dict[str, dict[str, Any]]:
     shape = "setting redlock_tasks must be a mapping {'pattern': {'lock_key': True, ...}, ...}."
     if not isinstance(value, Mapping):
         raise ConfigurationError(shape)
-    checked: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for pattern, options in value.items():
         with mistakes.collected():
-            checked[pattern] = _entry(pattern, options, shape)
-    return checked
+            entries[pattern] = _entry(pattern, options, shape)
+    return entries
 
 
 def _entry(pattern: Any, options: Any, shape: str) -> dict[str, Any]:
@@ -351,15 +336,15 @@ def _entry(pattern: Any, options: Any, shape: str) -> dict[str, Any]:
         )
     names = {f"lock_{name}": name for name in OPTIONS}
     mistakes = Mistakes()
-    checked = {}
+    entry = {}
     for label, option in options.items():
         with mistakes.collected():
             if label not in names:
                 raise ConfigurationError(f"{where}: {unknown_name(str(label), 'lock_', OPTIONS)}")
             name = names[label]
-            checked[name] = check_option(name, option, f"{where}[{label!r}]")
+            entry[name] = checked(OPTIONS[name], option, f"{where}[{label!r}]")
     mistakes.raise_any()
-    return checked
+    return entry
 
 
 def _key_prefix(value: Any) -> str:

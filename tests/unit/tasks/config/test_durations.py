@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.options import check_option
+from celery_redlock.tasks.config.options import OPTIONS, checked
 from celery_redlock.tasks.config.settings import read_settings
 from tests.unit.core.test_durations import IDS, NO_DURATIONS
 
@@ -38,7 +38,7 @@ def settings_with(name: str, value: Any) -> Any:
 @pytest.mark.parametrize("name", DURATIONS)
 def test_an_option_refuses_it_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"^lock_{name}=") as caught:
-        check_option(name, value, f"lock_{name}")
+        checked(OPTIONS[name], value, f"lock_{name}")
     text = str(caught.value)
     assert "is not a duration; give seconds" in text or "is out of range; give at " in text
     assert len(text) < 400
