@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from celery.utils.time import maybe_make_aware
@@ -65,7 +65,7 @@ def catch_up(entry: Any, state: ScheduleState, *, invented_since: datetime | Non
     _set(entry, "total_run_count", max(entry.total_run_count, recorded.count))
 
 
-def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Callable[[], None]]:
+def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> ExitStack:
     """
     Restore the last run of entries that were counted as run but not sent.
 
@@ -77,16 +77,16 @@ def uncount_unsent(entries: Mapping[str, Any], unsent: Iterable[Any]) -> list[Ca
         unsent: the entries as they were before they were counted as run.
 
     Returns:
-        Steps that undo this, to be called in reverse order.
+        A context that undoes this when it ends; without its use it is not undone.
     """
-    undo: list[Callable[[], None]] = []
+    undo = ExitStack()
     for entry in unsent:
         last_run_at, count = entry.last_run_at, entry.total_run_count
         counted = entries.get(entry.name)
         # django-celery-beat counts in its model, which an entry shares with its successor.
         for holder in (counted, getattr(counted, "model", None)):
             if holder is not None:
-                undo.append(partial(_set_run, holder, holder.last_run_at, holder.total_run_count))
+                undo.callback(_set_run, holder, holder.last_run_at, holder.total_run_count)
                 _set_run(holder, last_run_at, count)
     return undo
 

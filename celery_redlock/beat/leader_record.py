@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
+from celery_redlock.core.client_label import HOST, host_word
 from celery_redlock.protocol.keys import META_PREFIX, owner_timestamp_us
 
 #: The leader's field in the register, beside those of the entries; no entry can have this name.
 LEADER_FIELD = META_PREFIX + "leader"
 
-HOST = socket.gethostname()
 BEAT = "beat"
 MILLION = 1_000_000
 
@@ -71,7 +70,7 @@ class LeaderInfo:
 
 def beat_label() -> str:
     """Return a label for owner values, unique to one scheduler."""
-    return f"{BEAT} {quote(HOST, safe=':@')} {os.getpid()} {os.urandom(4).hex()}"
+    return f"{BEAT} {host_word(HOST)} {os.getpid()} {os.urandom(4).hex()}"
 
 
 def parse_leader(owner: str | None) -> LeaderInfo | None:

@@ -4,8 +4,8 @@ The wrapped scheduler while its beat leads: it continues the schedule and sends 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -165,12 +165,10 @@ class LeaderScheduler(TickScheduler):
         progress.sync_is_due = progress.is_sending
         if progress.is_sending or not leader.lease.is_valid:
             return
-        undo = self._redlock_uncount()
         try:
-            super().sync()
+            with self._redlock_uncount():
+                super().sync()
         finally:
-            for step in reversed(undo):
-                step()
             mark_dirty(self, [entry.name for entry in leader.retry_queue.entries])
 
     def close(self) -> None:
@@ -359,12 +357,12 @@ class LeaderScheduler(TickScheduler):
         if failed:
             broker.drop()
 
-    def _redlock_uncount(self) -> list[Callable[[], None]]:
+    def _redlock_uncount(self) -> ExitStack:
         unsent = self.redlock_leader.retry_queue.entries
         if self.redlock_progress.reserved is not None:
             unsent.append(self.redlock_progress.reserved)  # a signal has cut its sending short
         if not unsent:
-            return []
+            return ExitStack()
         try:
             return uncount_unsent(self.schedule, unsent)
         except Exception:
@@ -372,7 +370,7 @@ class LeaderScheduler(TickScheduler):
                 "beat-unsent-runs-stored",
                 "Runs that were not sent may be stored as sent",
             )
-            return []
+            return ExitStack()
 
     def _redlock_forget_removed(self) -> None:
         progress = self.redlock_progress
