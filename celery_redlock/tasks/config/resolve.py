@@ -42,7 +42,7 @@ _DEBOUNCED = {
 
 def resolve_options(task: TaskLike, settings: RedlockSettings) -> LockOptions | None:
     """
-    Return the lock options of `task`, or None if neither the task nor a pattern sets one.
+    Return the lock options of a task, by its class; None if neither it nor a pattern sets one.
 
     An attribute of the task (from `task_annotations`, the decorator or the class, in Celery's order
     of precedence) overrides a `redlock_tasks` pattern, which overrides a `redlock_<option>`
@@ -143,13 +143,12 @@ def _without_use(mode: Mode) -> set[str]:
     return {name for name in ("window", "on_conflict", "on_duplicate") if not mode.uses(name)}
 
 
-def _unknown(task: TaskLike) -> Iterator[str]:
+def _unknown(task: Any) -> Iterator[str]:
     known = {PREFIX + name for name in OPTIONS}
     owners: dict[str, str] = {}
-    for cls in task.__mro__ if isinstance(task, type) else type(task).__mro__:
+    for cls in task.__mro__:
         for name in vars(cls):
             owners.setdefault(name, cls.__module__)
-    owners.update(dict.fromkeys(() if isinstance(task, type) else vars(task), ""))
     for name, module in owners.items():
         # RedlockTask's own methods, such as lock_holder, are not options.
         ours = module.partition(".")[0] == __name__.partition(".")[0]

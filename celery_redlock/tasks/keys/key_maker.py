@@ -40,7 +40,7 @@ class KeyMaker:
     Makes a task's lock keys; mistakes that show without a call are found at construction.
 
     Args:
-        task: the task or task class; its `run` gives the signature.
+        task: the class of the task; its `run` gives the signature.
         spec: the checked value of `lock_key`. True: the task's name with a digest of all arguments.
             None: the same; with a limit or a rate the task's name alone. A string: a format
             template over the arguments. A function: it is called with the arguments that it names,
@@ -330,8 +330,6 @@ def _label(function: Callable[..., Any]) -> str:
 def _signature(task: TaskLike) -> inspect.Signature:
     """Return the signature that callers see; `self` is not part of it."""
     signature = inspect.signature(task.run)
-    if not isinstance(task, type):
-        return signature
     parameters = list(signature.parameters.values())
     if isinstance(inspect.getattr_static(task, "run"), staticmethod) or not parameters:
         return signature

