@@ -4,36 +4,15 @@ The status of a schedule: its leader, and the last run of each entry.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo, parse_leader
-from celery_redlock.core import Register, VersionedValue
-from celery_redlock.schedules.timeutils import SECOND, from_us
+from celery_redlock.core import Register
 from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from celery_redlock.tasks.ticks.entry_ticks import schedule_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryStatus:
-    """
-    The last run of an entry.
-
-    Attributes:
-        name: the entry's name.
-        runs: how often it was sent.
-        last_due: the due time that it was sent for last; None if it never was.
-        last_run: when it was sent last; None if it never was.
-        token: the fencing token of the leader that recorded this.
-    """
-
-    name: str
-    runs: int
-    last_due: datetime | None
-    last_run: datetime | None
-    token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +27,7 @@ class ScheduleStatus:
             lease.
         foreign_owner: the owner value of a holder of the schedule's lock that is no beat.
         last_leader: the beat that leads, or else led last; None if no beat has led.
-        entries: the recorded entries, sorted by name.
+        entries: the recorded entries, by their names and sorted.
     """
 
     schedule: str
@@ -56,7 +35,7 @@ class ScheduleStatus:
     lease_remaining: float | None
     foreign_owner: str | None
     last_leader: LeaderInfo | None
-    entries: tuple[EntryStatus, ...]
+    entries: Mapping[str, EntryState]
 
 
 def schedule_status(app: AppLike) -> ScheduleStatus:
@@ -83,23 +62,9 @@ def schedule_status(app: AppLike) -> ScheduleStatus:
         lease_remaining=None if held is None else held.expires_in,
         foreign_owner=held.owner if held is not None and leader is None else None,
         last_leader=last_leader,
-        entries=tuple(
-            standing
-            for entry in sorted(recorded)
-            if (standing := _entry(entry, recorded[entry])) is not None
-        ),
-    )
-
-
-def _entry(name: str, recorded: VersionedValue) -> EntryStatus | None:
-    state = EntryState.read(recorded)
-    if state is None:
-        return None
-    ran = state.count > 0
-    return EntryStatus(
-        name=name,
-        runs=state.count,
-        last_due=from_us(state.due_us) if ran else None,
-        last_run=from_us(round(state.ran_at * SECOND)) if ran else None,
-        token=recorded.token,
+        entries={
+            name: state
+            for name in sorted(recorded)
+            if (state := EntryState.read(recorded[name])) is not None
+        },
     )

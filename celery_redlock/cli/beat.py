@@ -68,13 +68,13 @@ def _print_entries(status: ScheduleStatus) -> None:
         return
     rows = [
         (
-            entry.name,
+            name,
             _time_text(entry.last_due),
             _time_text(entry.last_run),
-            str(entry.runs),
+            str(entry.count),
             str(entry.token),
         )
-        for entry in status.entries
+        for name, entry in status.entries.items()
     ]
     print_table(HEADINGS, rows, numbers=NUMBERS)
 
@@ -92,13 +92,13 @@ def _as_data(status: ScheduleStatus) -> dict[str, Any]:
         "last_leader": _leader_as_data(status.last_leader),
         "entries": [
             {
-                "entry": entry.name,
+                "entry": name,
                 "last_due": _iso(entry.last_due),
                 "last_run": _iso(entry.last_run),
-                "runs": entry.runs,
+                "runs": entry.count,
                 "token": entry.token,
             }
-            for entry in status.entries
+            for name, entry in status.entries.items()
         ],
     }
 

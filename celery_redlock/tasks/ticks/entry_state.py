@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
+from celery_redlock.schedules.timeutils import SECOND, from_us
 from celery_redlock.tasks.message.header_values import END_OF_TIME
 from celery_redlock.tasks.message.tick import Tick
 
@@ -67,7 +69,17 @@ class EntryState:
     @property
     def due_us(self) -> int:
         """When the last tick was due, in microseconds since the epoch."""
-        return round(self.due * 1_000_000)
+        return round(self.due * SECOND)
+
+    @property
+    def last_due(self) -> datetime | None:
+        """When the last tick was due, in UTC; None if the entry was never sent."""
+        return from_us(self.due_us) if self.count else None
+
+    @property
+    def last_run(self) -> datetime | None:
+        """When the last tick was sent, in UTC; None if the entry was never sent."""
+        return from_us(round(self.ran_at * SECOND)) if self.count else None
 
     @property
     def version(self) -> int:

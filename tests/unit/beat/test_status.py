@@ -37,8 +37,8 @@ def test_a_leader_is_known_with_its_token(world: World) -> None:
     assert (standing.leader.host, standing.leader.pid) == (HOST, os.getpid())
     assert standing.leader.token == world.sent[-1].tick.token  # type: ignore[union-attr]
     assert 0 < standing.lease_remaining <= 12  # type: ignore[operator]
-    (entry,) = standing.entries
-    assert (entry.name, entry.runs) == ("job", 5)
+    entry = standing.entries["job"]
+    assert (list(standing.entries), entry.count) == (["job"], 5)
     assert entry.last_due == world.sent[-1].tick.due_at  # type: ignore[union-attr]
 
 
