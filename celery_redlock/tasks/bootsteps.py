@@ -152,7 +152,8 @@ def _warn_of_limits_that_differ(app: AppLike) -> None:
             group = groups.setdefault((template.shape, type(spec)), {})
             group.setdefault(name, []).append((template, spec))
     for group in groups.values():
-        if len({frozenset(map(_limit_of, specs)) for specs in group.values()}) > 1:
+        limits = {frozenset(spec.slots_and_period() for _, spec in own) for own in group.values()}
+        if len(limits) > 1:
             (name, ((template, _), *_)), *_ = group.items()
             logger.warning(
                 "tasks-share-limited-key",
@@ -166,10 +167,6 @@ def _warn_of_limits_that_differ(app: AppLike) -> None:
                 ),
                 suggestion=f"{name}:{template.source}",
             )
-
-
-def _limit_of(named: tuple[Template, Limit | Rate]) -> tuple[int, int]:
-    return named[1].slots_and_period()
 
 
 def _shown_limits(specs: list[tuple[Template, Limit | Rate]]) -> str:
