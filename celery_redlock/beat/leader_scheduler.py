@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -90,7 +90,7 @@ def lead_with(scheduler: Any, context: LeaderContext, *, building_since: datetim
         adopt(
             scheduler,
             LeaderScheduler,
-            EntryTicks(scheduler.app, lambda entry: True),
+            EntryTicks(scheduler.app, lambda entry: True, token=context.lease.token),
             redlock_leader=context,
             redlock_progress=Progress(building_since),
         )
@@ -196,11 +196,6 @@ class LeaderScheduler(TickScheduler):
         """As in `TickScheduler`; the scheduler writes what it remembers after the pass."""
         with self._redlock_sending(), super().redlock_pass(entry) as sending:
             yield sending
-
-    def redlock_tick(self, entry: Any) -> Tick | None:
-        """Return the tick of a reserved entry's pass, with this leader's token."""
-        tick = super().redlock_tick(entry)
-        return tick and replace(tick, token=self.redlock_leader.lease.token)
 
     def redlock_message(self, entry: Any, send: Send) -> Any:
         """Send one message of a tick, unless a leader is known to have sent it."""

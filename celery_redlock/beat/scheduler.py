@@ -90,13 +90,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         self._leadership: Leadership | None = None
         self._close_requested = False
         # Nothing is opened here, lazy or not: only a leader opens anything.
-        super().__init__(
-            app,
-            max_interval=max_interval,
-            Producer=Producer,
-            lazy=True,
-            sync_every_tasks=sync_every_tasks,
-        )
+        super().__init__(app, lazy=True, **self._options)
         self.max_interval: float = min(longest, self._timings.retry)
 
     @property

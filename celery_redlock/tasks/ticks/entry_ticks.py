@@ -40,11 +40,15 @@ class EntryTicks:
         app: the scheduler's app.
         protect: returns whether an entry's ticks are stamped; it is called once for each entry, and
             may raise.
+        token: the fencing token of the leader that sends the ticks; None in an ordinary beat.
     """
 
-    def __init__(self, app: AppLike, protect: Callable[[Any], bool]) -> None:
+    def __init__(
+        self, app: AppLike, protect: Callable[[Any], bool], *, token: int | None = None
+    ) -> None:
         self._app = app
         self._protect = protect
+        self._token = token
         self._schedule = schedule_name(app)
         self._stamped: dict[tuple[str, str], bool] = {}
         self._reserved_at: dict[str, datetime | None] = {}
@@ -113,6 +117,7 @@ class EntryTicks:
             entry=str(entry.name),
             due=due / SECOND,
             schedule=self._schedule,
+            token=self._token,
             until=following and min(following / SECOND, due / SECOND + LONGEST_INTERVAL),
         )
 

@@ -105,7 +105,7 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         if outer is not None and outer.entry.name == entry.name:
             yield outer
             return
-        sending = self.redlock_current = TickPass(entry, self.redlock_tick(entry))
+        sending = self.redlock_current = TickPass(entry, self.redlock_ticks.next_tick(entry))
         try:
             yield sending
         except Exception as error:
@@ -149,10 +149,6 @@ class TickScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             if not is_stamped:
                 self.redlock_ticks.warn_once(entry, f"no message of {entry.task} was sent")
         return result
-
-    def redlock_tick(self, entry: Any) -> Tick | None:
-        """Return the tick that a pass of a reserved entry is for."""
-        return self.redlock_ticks.next_tick(entry)
 
     def redlock_options(
         self, sending: TickPass, entry: Any, tick: Tick | None
