@@ -5,7 +5,6 @@ Declarations of locks: the plan of a task, and every mistake in an app.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from celery_redlock.core import probe_nodes
@@ -13,7 +12,6 @@ from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.mistakes import Mistakes
-from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.resolve import key_options, resolve_options, with_defaults
 from celery_redlock.tasks.config.settings import RedlockSettings, check_settings
@@ -21,6 +19,15 @@ from celery_redlock.tasks.config.unusable_nodes import unusable_nodes_error
 from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.refusals import refuse_coroutine, refuse_strategy
 from celery_redlock.transport import parse_nodes
+
+#: Options of a task that only has its messages deduplicated.
+UNLOCKED = {
+    "mode": "while_executing",
+    "window": None,
+    "at_least_for": 0.0,
+    "on_conflict": "requeue",
+    "starting_deadline": None,
+}
 
 
 def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
@@ -47,7 +54,7 @@ def make_plan(cls: Any, settings: RedlockSettings) -> LockPlan | None:
     if options is None and not settings.dedupe:
         return None
     return LockPlan(
-        options=options or _unlocked(settings),
+        options=options or with_defaults(settings, UNLOCKED),
         keys=keys,
         lost_signal=settings.lost_signal,
         dedupe=settings.dedupe,
@@ -116,15 +123,3 @@ def probe_nodes_of(settings: RedlockSettings, mistakes: Mistakes) -> list[ProbeR
     if unusable:
         mistakes.add(unusable_nodes_error(unusable))
     return [probe for probe in problems if not probe.lasting]
-
-
-def _unlocked(settings: RedlockSettings) -> LockOptions:
-    """Return the options of a task that only has its messages deduplicated."""
-    return replace(
-        with_defaults(settings, {}),
-        mode="while_executing",
-        window=None,
-        at_least_for=0.0,
-        on_conflict="requeue",
-        starting_deadline=None,
-    )
