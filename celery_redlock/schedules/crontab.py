@@ -41,28 +41,24 @@ class CrontabDueTimes:
 
     def latest(self, now: int) -> int | None:
         """Return the last due time that is not after `now`; None without one in decades."""
-        due = None
-        for day in self._days(now, backwards=True):
-            moments = self._on(day)
-            reached = bisect_right(moments, now)
-            if due is not None:
-                # Where clocks change at midnight, a day's times may be among those of the next.
-                return max(due, moments[reached - 1]) if reached else due
-            if reached:
-                due = moments[reached - 1]
-        return due
+        return max(self._nearest(now, backwards=True), default=None)
 
     def after(self, moment: int) -> int | None:
         """Return the first due time after a moment; None without one in decades."""
-        due = None
-        for day in self._days(moment, backwards=False):
+        return min(self._nearest(moment, backwards=False), default=None)
+
+    def _nearest(self, moment: int, *, backwards: bool) -> tuple[int, ...]:
+        """Return the nearest due time of the nearest day that has one, and of the day beyond it."""
+        found: tuple[int, ...] = ()
+        for day in self._days(moment, backwards=backwards):
             moments = self._on(day)
             reached = bisect_right(moments, moment)
-            if due is not None:
-                return min(due, moments[reached]) if reached < len(moments) else due
-            if reached < len(moments):
-                due = moments[reached]
-        return due
+            nearest = moments[:reached][-1:] if backwards else moments[reached : reached + 1]
+            if found:
+                # Where clocks change at midnight, a day's times may be among those of the next.
+                return found + nearest
+            found = nearest
+        return found
 
     def _days(self, moment: int, *, backwards: bool) -> Iterator[date]:
         """Yield days, beginning one day early (backwards: late), because days may overlap."""
