@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.settings import RedlockSettings
 
 #: Seconds. A candidate notices a clean stop within this time, however long the lease is.
@@ -70,9 +69,7 @@ def read_timings(settings: RedlockSettings) -> Timings:
     Raises:
         ConfigurationError: they do not fit together.
     """
-    ttl = settings.beat_ttl
-    if ttl is None:
-        ttl = settings.defaults.get("ttl", min(LockOptions().ttl, settings.max_ttl))
+    ttl = settings.ttl if settings.beat_ttl is None else settings.beat_ttl
     deadline, retry = settings.beat_renew_deadline, settings.beat_retry
     if deadline is None:
         deadline = ttl * DEADLINE_IN_A_LEASE

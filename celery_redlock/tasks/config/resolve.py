@@ -128,8 +128,7 @@ def key_options(task: TaskLike, settings: RedlockSettings) -> dict[str, Any]:
 def with_defaults(settings: RedlockSettings, explicit: Mapping[str, Any]) -> LockOptions:
     """Return the options of a task that sets only the given ones."""
     defaults = {field.name: field.default for field in fields(LockOptions)}
-    # A redlock_max_ttl below the built-in TTL is valid without a redlock_ttl.
-    defaults["ttl"] = min(LockOptions().ttl, settings.max_ttl)
+    defaults["ttl"] = settings.ttl
     implied = _DEBOUNCED if explicit.get("debounce") else {}
     resolved = {**defaults, **settings.defaults, **implied, **explicit}
     mode = MODES[resolved["mode"]]

@@ -166,6 +166,12 @@ class RedlockSettings:
         app = self.app() if self.nodes_from_broker else None
         return (prefix_from_broker(app) if app else "") + self.key_prefix
 
+    @property
+    def ttl(self) -> float:
+        """The TTL of a lock whose task sets none; a low `redlock_max_ttl` lowers the built-in."""
+        ttl: float = self.defaults.get("ttl", min(DEFAULT_TTL, self.max_ttl))
+        return ttl
+
     def options_for(self, task_name: str) -> Mapping[str, Any]:
         """Return the `redlock_tasks` entry of a task: its exact name, else the first match."""
         pattern = self.pattern_for(task_name)
@@ -273,17 +279,16 @@ def _checked(
 
 def _contradictions(settings: RedlockSettings) -> Iterator[str]:
     """Iterate over messages about settings that do not fit each other."""
-    ttl = settings.defaults.get("ttl", min(DEFAULT_TTL, settings.max_ttl))
-    if ttl > settings.max_ttl:
+    if settings.ttl > settings.max_ttl:
         yield (
-            f"redlock_ttl={ttl:g} is above redlock_max_ttl={settings.max_ttl:g}; lower it or raise "
-            "redlock_max_ttl"
+            f"redlock_ttl={settings.ttl:g} is above redlock_max_ttl={settings.max_ttl:g}; lower "
+            "it or raise redlock_max_ttl"
         )
-    if settings.node_timeout > ttl:
+    if settings.node_timeout > settings.ttl:
         yield (
-            f"redlock_node_timeout={settings.node_timeout:g} is above redlock_ttl={ttl:g}, so a "
-            "lock would expire before a slow node had to reply; lower redlock_node_timeout, to a "
-            "tenth of the TTL or less"
+            f"redlock_node_timeout={settings.node_timeout:g} is above "
+            f"redlock_ttl={settings.ttl:g}, so a lock would expire before a slow node had to "
+            "reply; lower redlock_node_timeout, to a tenth of the TTL or less"
         )
     if settings.nodes_from_broker and not settings.key_prefix:
         yield (
