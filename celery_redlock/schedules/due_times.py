@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from celery.schedules import crontab, solar
 
 from celery_redlock.schedules.crontab import CrontabDueTimes
-from celery_redlock.schedules.interval import interval_due_times, is_interval
+from celery_redlock.schedules.interval import inherits, interval_due_times, is_interval
 from celery_redlock.schedules.probing import ProbedDueTimes
 from celery_redlock.schedules.solar import SolarDueTimes
 from celery_redlock.schedules.timeutils import to_us
@@ -54,9 +54,9 @@ def due_times(schedule: Any) -> DueTimes:
     """Return the due times of a schedule, as far as they are the same for every beat."""
     if is_interval(schedule):
         return interval_due_times(schedule)
-    if isinstance(schedule, crontab) and _inherits(schedule, crontab, "remaining_delta"):
+    if inherits(schedule, crontab, "remaining_estimate", "remaining_delta"):
         return CrontabDueTimes(schedule)
-    if isinstance(schedule, solar) and _inherits(schedule, solar):
+    if inherits(schedule, solar, "remaining_estimate"):
         return SolarDueTimes(schedule)
     if is_clocked(schedule):
         return ClockedDueTimes(to_us(schedule.clocked_time))
@@ -66,11 +66,6 @@ def due_times(schedule: Any) -> DueTimes:
 def is_clocked(schedule: Any) -> bool:
     """Return whether a schedule is a clocked one, which is due at one moment and never again."""
     return isinstance(getattr(schedule, "clocked_time", None), datetime)
-
-
-def _inherits(schedule: Any, stock: type, *methods: str) -> bool:
-    methods = ("remaining_estimate", *methods)
-    return all(getattr(type(schedule), name) is getattr(stock, name) for name in methods)
 
 
 def latest_due(schedule: Any, last_run_at: datetime, now: datetime) -> int | None:

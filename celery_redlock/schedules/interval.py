@@ -140,10 +140,15 @@ def is_interval(value: Any) -> bool:
     """Return whether a schedule is an interval that overrides no method that Celery calls."""
     if isinstance(value, GridSchedule):
         return True
-    if not isinstance(value, schedule) or value.run_every < MICROSECOND:
-        return False
-    methods = ("is_due", "remaining_estimate", "now", "__eq__")
-    return all(getattr(type(value), name) is getattr(schedule, name) for name in methods)
+    is_stock = inherits(value, schedule, "is_due", "remaining_estimate", "now", "__eq__")
+    return is_stock and value.run_every >= MICROSECOND
+
+
+def inherits(value: Any, stock: type, *methods: str) -> bool:
+    """Return whether a schedule is of a class of Celery's and overrides none of these methods."""
+    return isinstance(value, stock) and all(
+        getattr(type(value), name) is getattr(stock, name) for name in methods
+    )
 
 
 def on_grid(value: Any) -> GridSchedule | None:
