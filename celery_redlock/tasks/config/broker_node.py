@@ -210,7 +210,8 @@ def _query(options: dict[str, str]) -> str:
 
 
 def _name(transport: Any) -> str:
-    return transport if isinstance(transport, str) else type(transport).__name__
+    is_named = isinstance(transport, str)
+    return transport if is_named else f"{transport.__module__}.{transport.__qualname__}"
 
 
 def _refusal(reason: str, hint: str = "") -> ConfigurationError:

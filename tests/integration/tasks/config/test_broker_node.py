@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu.transport.memory import Transport
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.broker_node import node_from_broker
@@ -49,6 +50,7 @@ def sentinels(kwargs: Any = None, *, master_name: Any = "locks") -> dict[str, An
             "other TLS options than broker_use_ssl",
         ),
         ("filesystem://", {}, "(filesystem) is not a plain Redis server"),
+        ("memory://", {"broker_transport": Transport}, "(kombu.transport.memory.Transport) is not"),
         ("sqs://u:hunter2@", {}, "Set redlock_nodes"),
         ("memory://", {}, "redlock_nodes = ['memory://'] needs no server"),
         ("redis://:hunter2@a;redis://:hunter2@b", {}, "several brokers"),
