@@ -43,25 +43,11 @@ _BATCH = 100
 _MAX_SILENT = 5
 
 
-class Lease:
-    """
-    A lock that a quorum of nodes has granted, until it expires, is lost or is released.
-
-    Guarantee: while `is_valid`, nobody else holds the lock, as long as clocks drift within the
-    configured factor and this process is not paused between the check and what follows from it.
-    Limit: nothing that runs here can rule such a pause out. Give `fencing_token` to the resource,
-    which then refuses a holder that was superseded.
-
-    Usable from any thread. In a forked child it is not valid and releases nothing: the parent
-    holds it.
-    """
+class LeaseFacts:
+    """What a lease shows without a question to the nodes, to threads and to event loops."""
 
     def __init__(self, holding: Holding) -> None:
         self._holding = holding
-
-    def __repr__(self) -> str:
-        state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
-        return f"<Lease {shortened(self.key)!r} token {self.fencing_token} ({state})>"
 
     @property
     def key(self) -> str:
@@ -116,6 +102,24 @@ class Lease:
     def check(self) -> None:
         """Raise `LeaseLost` unless the lease is valid at this instant."""
         self._holding.check()
+
+
+class Lease(LeaseFacts):
+    """
+    A lock that a quorum of nodes has granted, until it expires, is lost or is released.
+
+    Guarantee: while `is_valid`, nobody else holds the lock, as long as clocks drift within the
+    configured factor and this process is not paused between the check and what follows from it.
+    Limit: nothing that runs here can rule such a pause out. Give `fencing_token` to the resource,
+    which then refuses a holder that was superseded.
+
+    Usable from any thread. In a forked child it is not valid and releases nothing: the parent
+    holds it.
+    """
+
+    def __repr__(self) -> str:
+        state = f"lost: {self.lost}" if self.lost else f"{self.expires_in:.3f} s left"
+        return f"<Lease {shortened(self.key)!r} token {self.fencing_token} ({state})>"
 
     def mark_lost(self, reason: LossReason = LossReason.REPORTED) -> None:
         """

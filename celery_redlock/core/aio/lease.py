@@ -8,13 +8,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from celery_redlock.core.lease import Lease, LeaseFacts, holding_of
+
 if TYPE_CHECKING:
     from celery_redlock.core.aio.pool import CallPool
-    from celery_redlock.core.lease import Lease
-    from celery_redlock.errors import LossReason
 
 
-class AsyncLease:
+class AsyncLease(LeaseFacts):
     """
     A lock that a quorum of nodes has granted to a coroutine: a `Lease`, for an event loop.
 
@@ -26,65 +26,12 @@ class AsyncLease:
     """
 
     def __init__(self, lease: Lease, pool: CallPool) -> None:
+        super().__init__(holding_of(lease))
         self.lease = lease
         self._pool = pool
 
     def __repr__(self) -> str:
         return f"<Async{repr(self.lease)[1:]}"
-
-    @property
-    def key(self) -> str:
-        """The lock key as the caller gave it; the first of several."""
-        return self.lease.key
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The lock keys as the caller gave them, without those that are released already."""
-        return self.lease.keys
-
-    @property
-    def slots(self) -> dict[str, int]:
-        """The lease's slot of each key with a limit; none for a key with a rate."""
-        return self.lease.slots
-
-    @property
-    def slot(self) -> int | None:
-        """The slot of the first key with a limit; None if no key has one."""
-        return self.lease.slot
-
-    @property
-    def owner(self) -> str:
-        """The value that marks this lease on the nodes."""
-        return self.lease.owner
-
-    @property
-    def fencing_token(self) -> int:
-        """Larger than the token of every earlier holder; it never changes during the lease."""
-        return self.lease.fencing_token
-
-    @property
-    def ttl(self) -> float:
-        """The length to which each extension extends the lease, in seconds."""
-        return self.lease.ttl
-
-    @property
-    def expires_in(self) -> float:
-        """Seconds until the lease expires; 0.0 if it is lost, released, or another process's."""
-        return self.lease.expires_in
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether the lease is valid at this instant."""
-        return self.lease.is_valid
-
-    @property
-    def lost(self) -> LossReason | None:
-        """Why the lease was lost; None while it is held, and if it was released in time."""
-        return self.lease.lost
-
-    def check(self) -> None:
-        """Raise `LeaseLost` unless the lease is valid at this instant."""
-        self.lease.check()
 
     async def extend(self, ttl: float | timedelta | None = None) -> None:
         """
