@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from celery_redlock.core import instrumentation
 from celery_redlock.core.instrumentation import AcquireDetails, Outcome, QuarantineDetails
@@ -192,236 +192,234 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
     have keys of it: the release is queued behind the acquire on the same connections, also where no
     answer came.
     """
-    owner, asked = "", 0
-    settles = transport.now() < params.settled_by
     with borrowed(transport) as channel:
+        under_way = _UnderWay(transport, channel, params)
         try:
-            channel.connect()
-            while True:
-                is_kept = bool(owner)
-                owner = owner or _new_owner(transport, params)
-                round_, acked = _ask(transport, channel, params, owner, is_kept=is_kept)
-                asked += 1
-                settles &= asked < _LEAST_ASKED or transport.now() < params.settled_by
-                if round_.phase is not Phase.SPLIT or not settles:
-                    break
-                if _is_oldest(round_, owner):
-                    _pause(transport, *_OLDEST_PAUSES)
-                    continue
-                _undo(transport, channel, params, owner, round_, acked, is_kept=is_kept)
-                asked += _watch_others(transport, channel, params)
-                owner = ""  # until here, an exception undoes it once more
-            acked = _complete(transport, channel, params, owner, round_, acked, is_kept=is_kept)
-            return Attempt(owner, round_, channel, channel.nodes_in_doubt(), acked)
+            return under_way.make()
         except BaseException:
             # A time limit or Ctrl-C may have struck after the command was sent.
-            channel.send(release(params.keys, owner, 0))
+            channel.send(release(params.keys, under_way.owner, 0))
             raise
 
 
-def _new_owner(transport: Transport, params: AcquireParams) -> str:
-    candidate = transport.wall_us()
-    if params.previous is not None:
-        candidate = max(candidate, candidate_above(params.previous.owner, candidate))
-    return owner_value(os.urandom(16), candidate, params.label)
-
-
-def _ask(
-    transport: Transport, channel: Channel, params: AcquireParams, owner: str, *, is_kept: bool
-) -> tuple[AcquireRound, AckedNodes | None]:
+@dataclass(slots=True)
+class _UnderWay:
     """
-    Ask all nodes for the keys; those that have granted them to this owner grant them anew.
+    An attempt under way: what it asks the nodes, and their votes on its latest question.
 
-    If the owner value is kept from an earlier question, slow nodes get their time: a counter that
-    is raised twice is no sign of something newer, but in a late reply it looks like one.
-
-    Returns:
-        The round, and for attempts with a reservation the nodes that have executed the command.
+    Attributes:
+        transport: to the nodes.
+        channel: through which it asks.
+        params: what it asks for.
+        owner: its owner value; empty while no node may have keys of it.
+        is_kept: the owner value is that of an earlier question.
+        round: the votes on the latest question.
+        acked: for attempts with a reservation, the nodes that have executed the latest command.
     """
-    round_ = _new_round(transport, params)
-    acked = AckedNodes() if params.previous is not None or params.as_reservation else None
-    command = acquire(
-        params.keys,
-        owner,
-        milliseconds(params.ttl),
-        owner_timestamp_us(owner) or 0,
-        params.settings.quarantine_ms,
-        "" if params.previous is None else params.previous.owner,
-        params.waiter,
-        passes_pauses=params.passes_pauses,
-    )
-    linger = params.node_timeout if is_kept else 0.0
-    channel.exchange(((command, round_),), params.node_timeout, linger=linger, acked=acked)
-    return round_, acked
 
+    transport: Transport
+    channel: Channel
+    params: AcquireParams
+    owner: str = ""
+    is_kept: bool = False
+    round: AcquireRound = field(init=False)
+    acked: AckedNodes | None = None
 
-def _complete(
-    transport: Transport,
-    channel: Channel,
-    params: AcquireParams,
-    owner: str,
-    round_: AcquireRound,
-    acked: AckedNodes | None,
-    *,
-    is_kept: bool,
-) -> AckedNodes | None:
-    """Send the second command if the round needs it, and undo what is not granted."""
-    if round_.phase is Phase.RAISING:
-        second = _second_command(params, owner, round_)
-        # A node that is silent now may have been stopped since it acknowledged.
-        acked = None if acked is None else AckedNodes()
-        channel.exchange(((second, round_),), params.node_timeout, acked=acked)
-    if round_.phase is Phase.GRANTED and params.waiter and params.waiter.may_be_remembered:
-        # A node that refused it, or has not replied, would wake it in the place of others.
-        others = round_.nodes_without(Granted)
-        if params.waiter.has_waited and any(key.is_rate for key in params.keys):
-            others = list(range(len(transport.names)))  # its place outlasts a grant
-        channel.send(forget_waiter(params.keys, params.waiter), others)
-    if params.previous is not None and _is_held_by_another(round_, params, params.previous):
-        acked = None
-    if round_.phase is not Phase.GRANTED:
-        _undo(transport, channel, params, owner, round_, acked, is_kept=is_kept)
-        _wait_where_granted(channel, params, round_)
-    return acked
+    def make(self) -> Attempt:
+        """Ask the nodes until they have decided, and undo what is not granted."""
+        asked = 0
+        settles = self.transport.now() < self.params.settled_by
+        self.channel.connect()
+        while True:
+            self.is_kept = bool(self.owner)
+            self.owner = self.owner or self._new_owner()
+            self._ask()
+            asked += 1
+            settles &= asked < _LEAST_ASKED or self.transport.now() < self.params.settled_by
+            if self.round.phase is not Phase.SPLIT or not settles:
+                break
+            if self._is_oldest():
+                self._pause(*_OLDEST_PAUSES)
+                continue
+            self._undo()
+            asked += self._watch_others()
+            self.owner = ""  # until here, an exception undoes it once more
+        self._complete()
+        in_doubt = self.channel.nodes_in_doubt()
+        return Attempt(self.owner, self.round, self.channel, in_doubt, self.acked)
 
+    def _new_owner(self) -> str:
+        params, candidate = self.params, self.transport.wall_us()
+        if params.previous is not None:
+            candidate = max(candidate, candidate_above(params.previous.owner, candidate))
+        return owner_value(os.urandom(16), candidate, params.label)
 
-def _is_oldest(round_: AcquireRound, owner: str) -> bool:
-    """Return whether an attempt that has some nodes is older than all that have the others."""
-    if Granted not in map(type, round_.votes):
-        return False
-    asked_at = {other: owner_timestamp_us(other) or 0 for other in (owner, *round_.owners())}
-    return min(asked_at, key=lambda other: (asked_at[other], other)) == owner
+    def _ask(self) -> None:
+        """
+        Ask all nodes for the keys; those that have granted them to this owner grant them anew.
 
-
-def _pause(transport: Transport, shortest: float, longest: float) -> None:
-    transport.sleep(random.uniform(shortest, longest))  # noqa: S311  # spreads load only
-
-
-def _watch_others(transport: Transport, channel: Channel, params: AcquireParams) -> int:
-    """
-    Wait until one of the others has the keys, or none has any; return how often nodes were asked.
-
-    Gives up after some time: the oldest may be a process that was killed.
-    """
-    node_keys = tuple(place for place, _ in params.places)
-    asked = 0
-    while asked < _MOST_WATCHED:
-        asked += 1
-        _pause(transport, *_WATCH_PAUSES)
-        round_ = InspectRound(len(transport.names))
-        channel.exchange(((inspect(node_keys), round_),), params.node_timeout)
-        if round_.is_settled():
-            break
-    return asked
-
-
-def _new_round(transport: Transport, params: AcquireParams) -> AcquireRound:
-    """Return the round of an attempt whose command is sent now."""
-    nodes, sent_at, ttl, factor = (
-        len(transport.names),
-        transport.now(),
-        params.ttl,
-        params.settings.drift_factor,
-    )
-    if has_limit(params.keys):
-        return SlotRound(
-            nodes,
-            sent_at=sent_at,
-            ttl=ttl,
-            drift_factor=factor,
-            places=[key.holders for key in params.keys],
-            rates=[at for at, key in enumerate(params.keys) if key.is_rate],
-        )
-    kind = ReserveRound if params.as_reservation else AcquireRound
-    return kind(nodes, sent_at=sent_at, ttl=ttl, drift_factor=factor)
-
-
-def _second_command(params: AcquireParams, owner: str, round_: AcquireRound) -> Command:
-    if round_.slots:
-        return move(
+        If the owner value is kept from an earlier question, slow nodes get their time: a counter
+        that is raised twice is no sign of something newer, but in a late reply it looks like one.
+        """
+        params = self.params
+        self.round = self._new_round()
+        has_reservation = params.previous is not None or params.as_reservation
+        self.acked = AckedNodes() if has_reservation else None
+        command = acquire(
             params.keys,
-            owner,
-            round_.token,
-            round_.slots,
+            self.owner,
             milliseconds(params.ttl),
+            owner_timestamp_us(self.owner) or 0,
             params.settings.quarantine_ms,
+            "" if params.previous is None else params.previous.owner,
+            params.waiter,
+            passes_pauses=params.passes_pauses,
         )
-    return raise_fence(params.keys, owner, round_.token)
+        self._exchange(command, linger=params.node_timeout if self.is_kept else 0.0)
 
+    def _exchange(self, command: Command, linger: float = 0.0) -> None:
+        self.channel.exchange(
+            ((command, self.round),), self.params.node_timeout, linger=linger, acked=self.acked
+        )
 
-def _is_held_by_another(round_: AcquireRound, params: AcquireParams, previous: Reservation) -> bool:
-    """
-    Return whether a quorum has shown that the reservation, or its message, has another owner.
+    def _new_round(self) -> AcquireRound:
+        """Return the round of a command that is sent now."""
+        params, nodes = self.params, len(self.transport.names)
+        sent_at, factor = self.transport.now(), params.settings.drift_factor
+        if has_limit(params.keys):
+            return SlotRound(
+                nodes,
+                sent_at=sent_at,
+                ttl=params.ttl,
+                drift_factor=factor,
+                places=[key.holders for key in params.keys],
+                rates=[at for at, key in enumerate(params.keys) if key.is_rate],
+            )
+        kind = ReserveRound if params.as_reservation else AcquireRound
+        return kind(nodes, sent_at=sent_at, ttl=params.ttl, drift_factor=factor)
 
-    Then no message needs it back: keys given back on a minority would only block others.
-    """
-    places = params.places
-    taken = (places[at] for at in round_.taken_keys() - round_.taken_keys(PAUSED))
-    return any(name in previous.node_keys or key.is_record for name, key in taken)
+    def _is_oldest(self) -> bool:
+        """Return whether it has some nodes, and is older than all that have the others."""
+        if Granted not in map(type, self.round.votes):
+            return False
+        owners = (self.owner, *self.round.owners())
+        asked_at = {other: owner_timestamp_us(other) or 0 for other in owners}
+        return min(asked_at, key=lambda other: (asked_at[other], other)) == self.owner
 
+    def _pause(self, shortest: float, longest: float) -> None:
+        self.transport.sleep(random.uniform(shortest, longest))  # noqa: S311  # spreads load only
 
-def _undo(
-    transport: Transport,
-    channel: Channel,
-    params: AcquireParams,
-    owner: str,
-    round_: AcquireRound,
-    acked: AckedNodes | None,
-    *,
-    is_kept: bool,
-) -> None:
-    """
-    Release where nodes may have keys, and give the reservation back that was taken over.
+    def _watch_others(self) -> int:
+        """
+        Wait until one of the others has the keys, or none has any; return how often it asked.
 
-    A node that has refused has none, unless it has granted them to an owner value that is kept.
-    """
-    undoing = release(params.keys, owner, 0)
-    previous = params.previous
-    remaining_ms = 0 if previous is None else previous.left_ms(transport.wall_us())
-    if previous is None or remaining_ms <= 0:
-        channel.send(undoing, None if is_kept else round_.nodes_without(Refused))
-        return
-    # Only nodes that acknowledged the acquire: a stopped node may execute it long after the message
-    # was processed, and the keys that it then gave back would block others.
-    channel.drain()
-    nodes = sorted(acked or ())
-    actions = dict.fromkeys(previous.keys, ReleaseAction(remaining_ms, previous.owner))
-    channel.send(release(_of_reservation(params, previous), owner, 0, actions=actions), nodes)
-    channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
+        Gives up after some time: the oldest may be a process that was killed.
+        """
+        node_keys = tuple(place for place, _ in self.params.places)
+        asked = 0
+        while asked < _MOST_WATCHED:
+            asked += 1
+            self._pause(*_WATCH_PAUSES)
+            round_ = InspectRound(len(self.transport.names))
+            self.channel.exchange(((inspect(node_keys), round_),), self.params.node_timeout)
+            if round_.is_settled():
+                break
+        return asked
 
+    def _complete(self) -> None:
+        """Send the second command if the round needs it, and undo what is not granted."""
+        params, round_ = self.params, self.round
+        if round_.phase is Phase.RAISING:
+            # A node that is silent now may have been stopped since it acknowledged.
+            self.acked = None if self.acked is None else AckedNodes()
+            self._exchange(self._second_command())
+        if round_.phase is Phase.GRANTED and params.waiter and params.waiter.may_be_remembered:
+            # A node that refused it, or has not replied, would wake it in the place of others.
+            others = round_.nodes_without(Granted)
+            if params.waiter.has_waited and any(key.is_rate for key in params.keys):
+                others = list(range(len(self.transport.names)))  # its place outlasts a grant
+            self.channel.send(forget_waiter(params.keys, params.waiter), others)
+        if params.previous is not None and self._is_held_by_another(params.previous):
+            self.acked = None
+        if round_.phase is not Phase.GRANTED:
+            self._undo()
+            self._wait_where_granted()
 
-def _wait_where_granted(channel: Channel, params: AcquireParams, round_: AcquireRound) -> None:
-    """
-    Let the nodes that have not refused a waiter remember it, as those do that have.
+    def _second_command(self) -> Command:
+        params, owner, round_ = self.params, self.owner, self.round
+        if round_.slots:
+            return move(
+                params.keys,
+                owner,
+                round_.token,
+                round_.slots,
+                milliseconds(params.ttl),
+                params.settings.quarantine_ms,
+            )
+        return raise_fence(params.keys, owner, round_.token)
 
-    Otherwise nodes would have different waiters, and in order each would grant to another one.
-    """
-    waiter = params.waiter
-    if waiter is None or not waiter.keep_ms:
-        return
-    places = params.places
-    refused = dict.fromkeys(
-        places[holder.key][1]
-        for vote in round_.votes
-        if type(vote) is Refused
-        for holder in vote.holders
-    )
-    waiters = [(key.stored, waiter) for key in given_back(refused)]
-    if waiters:
-        channel.send(enqueue(waiters), round_.nodes_without(Refused))
+    def _is_held_by_another(self, previous: Reservation) -> bool:
+        """
+        Return whether a quorum has shown that the reservation, or its message, has another owner.
 
+        Then no message needs it back: keys given back on a minority would only block others.
+        """
+        places, round_ = self.params.places, self.round
+        taken = (places[at] for at in round_.taken_keys() - round_.taken_keys(PAUSED))
+        return any(name in previous.node_keys or key.is_record for name, key in taken)
 
-def _of_reservation(params: AcquireParams, previous: Reservation) -> list[Key]:
-    """Return the keys and slots of an attempt that a reservation gets back."""
-    found: list[Key] = []
-    reserved = [key for key in previous.keys if not key.stays]
-    for key in params.keys:
-        own = [before for before in reserved if before.lock == key.stored]
-        # A replacement does not know which slot its predecessor has: any that is ours now.
-        if key.slots and len(own) == 1 and own[0].slot is not None:
-            own = [key.at(own[0].slot)]
-        found += own or [key]
-    return found
+    def _undo(self) -> None:
+        """
+        Release where nodes may have keys, and give the reservation back that was taken over.
+
+        A node that has refused has none, unless it has granted them to an owner value that is kept.
+        """
+        channel, owner, previous = self.channel, self.owner, self.params.previous
+        undoing = release(self.params.keys, owner, 0)
+        remaining_ms = 0 if previous is None else previous.left_ms(self.transport.wall_us())
+        if previous is None or remaining_ms <= 0:
+            channel.send(undoing, None if self.is_kept else self.round.nodes_without(Refused))
+            return
+        # Only nodes that acknowledged the acquire: a stopped node may execute it long after the
+        # message was processed, and the keys that it then gave back would block others.
+        channel.drain()
+        nodes = sorted(self.acked or ())
+        actions = dict.fromkeys(previous.keys, ReleaseAction(remaining_ms, previous.owner))
+        channel.send(release(self._given_back(previous), owner, 0, actions=actions), nodes)
+        others = [node for node in range(len(self.transport.names)) if node not in nodes]
+        channel.send(undoing, others)
+
+    def _given_back(self, previous: Reservation) -> list[Key]:
+        """Return the keys and slots of this attempt that a reservation gets back."""
+        found: list[Key] = []
+        reserved = [key for key in previous.keys if not key.stays]
+        for key in self.params.keys:
+            own = [before for before in reserved if before.lock == key.stored]
+            # A replacement does not know which slot its predecessor has: any that is ours now.
+            if key.slots and len(own) == 1 and own[0].slot is not None:
+                own = [key.at(own[0].slot)]
+            found += own or [key]
+        return found
+
+    def _wait_where_granted(self) -> None:
+        """
+        Let the nodes that have not refused a waiter remember it, as those do that have.
+
+        Otherwise nodes would have different waiters, and in order each would grant to another one.
+        """
+        waiter, round_ = self.params.waiter, self.round
+        if waiter is None or not waiter.keep_ms:
+            return
+        places = self.params.places
+        refused = dict.fromkeys(
+            places[holder.key][1]
+            for vote in round_.votes
+            if type(vote) is Refused
+            for holder in vote.holders
+        )
+        waiters = [(key.stored, waiter) for key in given_back(refused)]
+        if waiters:
+            self.channel.send(enqueue(waiters), round_.nodes_without(Refused))
 
 
 _OUTCOMES = {

@@ -63,9 +63,9 @@ EXCLUSION = (
         "nodes keep keys for half the time",
         modelled("trust-stay"),
         (
-            "core/attempt.py::_ask",
-            "milliseconds(params.ttl),\n        owner_timestamp_us(owner) or 0",
-            "milliseconds(params.ttl) // 2,\nowner_timestamp_us(owner) or 0",
+            "core/attempt.py::_UnderWay._ask",
+            "milliseconds(params.ttl),\n            owner_timestamp_us(self.owner) or 0",
+            "milliseconds(params.ttl) // 2,\nowner_timestamp_us(self.owner) or 0",
         ),
     ),
     fault(
@@ -131,7 +131,7 @@ EXCLUSION = (
         "owner values are used again",
         modelled("trust-again"),
         (
-            "core/attempt.py::_new_owner",
+            "core/attempt.py::_UnderWay._new_owner",
             "owner_value(os.urandom(16), candidate, params.label)",
             "owner_value(bytes(16), 0, params.label)",
         ),
@@ -140,21 +140,19 @@ EXCLUSION = (
         "a failed attempt is undone only where it was granted",
         modelled("split-two"),
         (
-            "core/attempt.py::_complete",
-            "if round_.phase is not Phase.GRANTED:\n"
-            "        _undo(transport, channel, params, owner, round_, acked, is_kept=is_kept)",
+            "core/attempt.py::_UnderWay._complete",
+            "if round_.phase is not Phase.GRANTED:\n            self._undo()",
             "if round_.phase is not Phase.GRANTED:\n"
             '    granted = [n for n, vote in enumerate(round_.votes) if hasattr(vote, "low")]\n'
-            "    channel.send(release(params.keys, owner, 0), granted)",
+            "    self.channel.send(release(params.keys, self.owner, 0), granted)",
         ),
     ),
     fault(
         "a failed attempt is not undone",
         modelled("split-two"),
         (
-            "core/attempt.py::_complete",
-            "if round_.phase is not Phase.GRANTED:\n"
-            "        _undo(transport, channel, params, owner, round_, acked, is_kept=is_kept)",
+            "core/attempt.py::_UnderWay._complete",
+            "if round_.phase is not Phase.GRANTED:\n            self._undo()",
             "",
         ),
     ),

@@ -61,7 +61,7 @@ FENCING = (
         "the second round writes less than the token",
         modelled("fence-equal"),
         (
-            "core/attempt.py::_second_command",
+            "core/attempt.py::_UnderWay._second_command",
             "raise_fence(params.keys, owner, round_.token)",
             "raise_fence(params.keys, owner, round_.token - 1)",
         ),

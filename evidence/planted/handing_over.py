@@ -9,30 +9,26 @@ from evidence.planted.writing import fault, modelled, tested
 KEPT_KEYS = "tasks/run/kept_keys.py"
 CLEANUP = "tasks/publish/cleanup.py"
 
-_GIVEN_BACK = """(given_back, owner, 0, actions=actions, limits=limits), nodes)
-    channel.send(undoing, [node for node in range(len(transport.names)) if node not in nodes])
-"""
-
 HAND_OVER = (
     fault(
         "the oldest rival gives up the nodes that it has",
         tested("test_the_oldest_keeps_what_it_has_until_it_has_a_quorum"),
-        ("core/attempt.py::attempt_once", "if _is_oldest(round_, owner):", "if False:"),
+        ("core/attempt.py::_UnderWay.make", "if self._is_oldest():", "if False:"),
     ),
     fault(
         "a younger rival keeps the nodes that it has",
         tested("test_a_younger_one_gives_up_what_it_has_and_learns_who_got_the_key"),
-        ("core/attempt.py::attempt_once", "if _is_oldest(round_, owner):", "if True:"),
+        ("core/attempt.py::_UnderWay.make", "if self._is_oldest():", "if True:"),
     ),
     fault(
         "a node that refuses one that it has granted keeps its other keys",
         tested("test_a_node_that_refuses_one_that_it_has_granted_is_undone_as_well"),
-        ("core/attempt.py::_undo", "None if is_kept else round_", "round_"),
+        ("core/attempt.py::_UnderWay._undo", "None if self.is_kept else self.round", "self.round"),
     ),
     fault(
         "the reservation of a node that is asked twice and replies late is undone",
         tested("test_a_node_that_has_been_asked_twice_and_replies_late_keeps_the_key"),
-        ("core/attempt.py::_ask", "params.node_timeout if is_kept else 0.0", "0.0"),
+        ("core/attempt.py::_UnderWay._ask", "params.node_timeout if self.is_kept else 0.0", "0.0"),
     ),
     fault(
         "holders of slots count as rivals",
@@ -52,8 +48,8 @@ HAND_OVER = (
         "rivals take free nodes while the oldest asks for them",
         tested("test_one_gets_the_key_and_all_others_know_who"),
         (
-            "core/attempt.py::attempt_once",
-            "asked += _watch_others(transport, channel, params)",
+            "core/attempt.py::_UnderWay.make",
+            "asked += self._watch_others()",
             "",
         ),
     ),
@@ -102,7 +98,7 @@ HAND_OVER = (
         "a takeover needs no second round",
         modelled("hand-vanish"),
         (
-            "core/attempt.py::_new_round",
+            "core/attempt.py::_UnderWay._new_round",
             "ReserveRound if params.as_reservation else AcquireRound",
             "ReserveRound if params.as_reservation or params.previous else AcquireRound",
         ),
@@ -121,16 +117,21 @@ HAND_OVER = (
     fault(
         "a failed takeover deletes the reservation",
         modelled("hand-kept"),
-        ("core/attempt.py::_undo", "if previous is None or remaining_ms <= 0:", "if True:"),
+        (
+            "core/attempt.py::_UnderWay._undo",
+            "if previous is None or remaining_ms <= 0:",
+            "if True:",
+        ),
     ),
     fault(
         "a failed takeover gives back where nobody has answered",
         modelled("hand-kept"),
         (
-            "core/attempt.py::_undo",
+            "core/attempt.py::_UnderWay._undo",
             "previous), owner, 0, actions=actions), nodes)\n"
-            "    channel.send("
-            "undoing, [node for node in range(len(transport.names)) if node not in nodes])",
+            "        others = "
+            "[node for node in range(len(self.transport.names)) if node not in nodes]\n"
+            "        channel.send(undoing, others)",
             "previous), owner, 0, actions=actions))",
         ),
     ),
@@ -138,9 +139,9 @@ HAND_OVER = (
         "a failed takeover gives back only what was counted",
         modelled("hand-kept"),
         (
-            "core/attempt.py::_undo",
-            "nodes = sorted(acked or ())",
-            "nodes = sorted(acked or ())[:1]",
+            "core/attempt.py::_UnderWay._undo",
+            "nodes = sorted(self.acked or ())",
+            "nodes = sorted(self.acked or ())[:1]",
         ),
     ),
     fault(
@@ -193,7 +194,7 @@ HAND_OVER = (
         "a late grant counts if one newer thing has been at its node",
         modelled("hand-late"),
         (
-            "core/attempt.py::_new_owner",
+            "core/attempt.py::_UnderWay._new_owner",
             "candidate = max(candidate, candidate_above(params.previous.owner, candidate))",
             "pass",
         ),

@@ -189,9 +189,9 @@ LIMITING = (
         "a failed replacement gives the last slot back",
         tested("test_a_replacement_that_fails_gives_the_slot_back"),
         (
-            "core/attempt.py::_places_of",
-            "places += slots or [key]",
-            "places += slots[-1:] or [key]",
+            "core/attempt.py::_UnderWay._given_back",
+            "found += own or [key]",
+            "found += own[-1:] or [key]",
         ),
     ),
     fault(
@@ -334,8 +334,8 @@ LIMITING = (
         "nodes keep a slot for one that has started",
         tested("test_nodes_forget_the_turn_of_one_that_is_granted"),
         (
-            "core/attempt.py::_complete",
-            "others = list(range(len(transport.names)))",
+            "core/attempt.py::_UnderWay._complete",
+            "others = list(range(len(self.transport.names)))",
             "pass",
         ),
     ),
@@ -361,7 +361,7 @@ LIMITING = (
         "a node that refused one that is granted wakes it",
         tested("test_a_node_that_refused_one_that_is_granted_does_not_wake_it"),
         (
-            "core/attempt.py::_complete",
+            "core/attempt.py::_UnderWay._complete",
             "others = round_.nodes_without(Granted)",
             "others: list[int] = []",
         ),

@@ -112,7 +112,7 @@ PAUSING = (
         "a message whose key is paused gives up its lock",
         tested("test_the_lock_of_a_message_outlasts_refusals"),
         (
-            "core/attempt.py::_is_held_by_another",
+            "core/attempt.py::_UnderWay._is_held_by_another",
             "round_.taken_keys() - round_.taken_keys(PAUSED)",
             "round_.taken_keys()",
         ),

@@ -359,8 +359,8 @@ WAITING = (
         "nodes that granted an attempt which is undone forget that it waits",
         tested("test_a_waiter_whose_attempt_is_undone_waits_on_the_nodes_that_granted_it"),
         (
-            "core/attempt.py::_wait_where_granted",
-            "channel.send(enqueue(waiters), round_.nodes_without(Refused))",
+            "core/attempt.py::_UnderWay._wait_where_granted",
+            "self.channel.send(enqueue(waiters), round_.nodes_without(Refused))",
             "pass",
         ),
     ),

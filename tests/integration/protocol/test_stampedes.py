@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from celery_redlock import Limit, LockContended
-from celery_redlock.core import PendingReservation, attempt, client_of
+from celery_redlock.core import PendingReservation, client_of
+from celery_redlock.core.attempt import _UnderWay
 from celery_redlock.protocol.keys import LIMIT_PREFIX, owner_value
 from tests.support.nodes import PREFIX, Nodes
 from tests.support.waiting import TIMEOUT, wait_until
@@ -56,14 +57,14 @@ def publisher(any_nodes: Nodes, pool: ThreadPoolExecutor) -> Publisher:
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue[Callable[[], None]]]:
     """What happens while a publisher begins to watch the others, one for each time."""
     scenes: Queue[Callable[[], None]] = Queue()
-    watch = attempt._watch_others
+    watch = _UnderWay._watch_others
 
     def watch_after_scene(*args: Any) -> int:
         if not scenes.empty():
             scenes.get()()
         return watch(*args)
 
-    monkeypatch.setattr(attempt, "_watch_others", watch_after_scene)
+    monkeypatch.setattr(_UnderWay, "_watch_others", watch_after_scene)
     yield scenes
     assert scenes.empty()
 
@@ -141,16 +142,16 @@ def test_a_node_that_has_been_asked_twice_and_replies_late_keeps_the_key(
     publisher = Publisher(servers, pool)
     for node in range(3):
         servers.hold("key", rival(-YEAR - node), [node])
-    pause = attempt._pause
+    pause = _UnderWay._pause
 
     def pause_after_scene(*args: Any) -> None:
         # Between two questions: in one that finds the node stopped, and the others taken, it fails.
-        monkeypatch.setattr(attempt, "_pause", pause)
+        monkeypatch.setattr(_UnderWay, "_pause", pause)
         servers.pause(4)
         servers.lose("key", range(3))
         pause(*args)
 
-    monkeypatch.setattr(attempt, "_pause", pause_after_scene)
+    monkeypatch.setattr(_UnderWay, "_pause", pause_after_scene)
     reserves = publisher.reserve(grace=20.0)
     wait_until(lambda: servers.owner(3, "key"))
     ours = servers.owner(3, "key")
@@ -170,7 +171,7 @@ def test_without_time_and_for_keys_with_a_limit_nothing_is_settled(
     key: str | Limit,
     retry_for: float,
 ) -> None:
-    monkeypatch.setattr(attempt, "_watch_others", lambda *_: pytest.fail("it watches"))
+    monkeypatch.setattr(_UnderWay, "_watch_others", lambda *_: pytest.fail("it watches"))
     for node in range(3):
         any_nodes.hold("key", rival(YEAR + node), [node])
         any_nodes.hold(f"{LIMIT_PREFIX}{PREFIX}key#0", rival(YEAR + node), [node])
