@@ -119,6 +119,7 @@ class Attempt:
     How an attempt ended, with every vote.
 
     Attributes:
+        params: what it asked for.
         owner: its owner value.
         round: the votes.
         channel: through which it was made.
@@ -127,6 +128,7 @@ class Attempt:
             replies add to it.
     """
 
+    params: AcquireParams
     owner: str
     round: AcquireRound
     channel: Channel
@@ -246,7 +248,7 @@ class _UnderWay:
             self.owner = ""  # until here, an exception undoes it once more
         self._complete()
         in_doubt = self.channel.nodes_in_doubt()
-        return Attempt(self.owner, self.round, self.channel, in_doubt, self.acked)
+        return Attempt(self.params, self.owner, self.round, self.channel, in_doubt, self.acked)
 
     def _new_owner(self) -> str:
         params, candidate = self.params, self.transport.wall_us()
@@ -429,30 +431,22 @@ _OUTCOMES = {
 }
 
 
-def report_acquire(
-    transport: Transport,
-    params: AcquireParams,
-    attempt: Attempt,
-    attempts: int,
-    began: float,
-    *,
-    reserves: bool = False,
-) -> None:
+def report_acquire(transport: Transport, attempt: Attempt, attempts: int, began: float) -> None:
     """
     Report the end of a call to acquire a lock to the receivers of `instrumentation`.
 
     Args:
         transport: the nodes.
-        params: what the call asked of them.
         attempt: the last attempt.
         attempts: how many there were.
         began: when the first one began, on the transport's clock.
-        reserves: the keys are reserved for a message.
     """
+    params = attempt.params
+    keys = params.keys if params.as_reservation else params.asked_for
     votes = dict(zip(transport.names, attempt.round.votes, strict=True))
     instrumentation.report(
         AcquireDetails(
-            keys=tuple(key.text for key in (params.keys if reserves else params.asked_for)),
+            keys=tuple(key.text for key in keys),
             outcome=_OUTCOMES.get(attempt.phase, Outcome.UNAVAILABLE),
             waited=transport.now() - began,
             attempts=attempts,
@@ -462,7 +456,7 @@ def report_acquire(
             },
             fencing_token=attempt.round.token if attempt.is_granted else None,
             owner=attempt.owner,
-            reserves=reserves,
+            reserves=params.as_reservation,
         )
     )
     for node, vote in votes.items():

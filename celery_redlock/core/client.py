@@ -223,7 +223,7 @@ class Client:
         began = self.transport.now()
         attempt, attempts = attempt_once(self.transport, request.params), 1
         if not attempt.is_granted:
-            steps = retries(self.transport, request.params, request.tries, attempt)
+            steps = retries(self.transport, request.tries, attempt)
             attempt, attempts = in_thread(steps, self.transport, self.check_open)
         return self.lease_from(request, attempt, attempts, began)
 
@@ -234,15 +234,13 @@ class Client:
         lease = self._registered(request, attempt) if attempt.is_granted else None
         if instrumentation.receivers:
             try:
-                report_acquire(self.transport, request.params, attempt, attempts, began)
+                report_acquire(self.transport, attempt, attempts, began)
             except BaseException:
                 if lease is not None:
                     lease.release()  # the caller never gets it
                 raise
         if lease is None:
-            error = not_acquired_error(
-                attempt, request.params, self.node_names, request.tries.seconds
-            )
+            error = not_acquired_error(attempt, self.node_names, request.tries.seconds)
             if isinstance(error, LockContended):
                 refuse_own_lock(self.transport, request.params.keys)
             raise error
@@ -401,7 +399,7 @@ class Client:
                 listens=False,
                 decide=partial(_wait_only_for, wait_for_owner),
             )
-            steps = retries(self.transport, params, options, attempt)
+            steps = retries(self.transport, options, attempt)
             attempt, attempts = in_thread(steps, self.transport, self.check_open)
         reserved = None
         if attempt.is_granted:
@@ -410,7 +408,7 @@ class Client:
             reserved = _reserved_by(attempt, own, self.transport.wall_us(), ttl)
         if instrumentation.receivers:
             try:
-                report_acquire(self.transport, params, attempt, attempts, began, reserves=True)
+                report_acquire(self.transport, attempt, attempts, began)
             except BaseException:
                 if reserved is not None:  # the caller never gets it
                     self.cancel(reserved.reservation, wait=True, previous=previous)
@@ -419,7 +417,7 @@ class Client:
                         self.cancel(records_too, wait=True)
                 raise
         if reserved is None:
-            raise not_acquired_error(attempt, params, self.transport.names, wait)
+            raise not_acquired_error(attempt, self.node_names, wait)
         return reserved
 
     def confirm(self, reserved: PendingReservation) -> None:

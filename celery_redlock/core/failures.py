@@ -96,15 +96,15 @@ class Refusal:
         return error
 
 
-def refusal_of(attempt: Attempt, params: AcquireParams) -> Refusal:
+def refusal_of(attempt: Attempt) -> Refusal:
     """Return the reason why others refused an attempt."""
-    round_ = attempt.round
+    round_, params = attempt.round, attempt.params
     split, before = attempt.phase is Phase.SPLIT, round_.before()
     key_at = _key_at(params)
     taken = {key_at[place] for place in round_.taken_keys()}
     refusing = sorted(taken.union(round_.full(), round_.refused()))
     refused = tuple(params.keys[at] for at in refusing)
-    found = _obstacle(round_, params, attempt.turn_in)
+    found = _obstacle(attempt)
     if found is None:
         key = params.keys[0] if len(params.keys) == 1 else None
         # A rate may stay split until the turn of this attempt.
@@ -117,26 +117,23 @@ def refusal_of(attempt: Attempt, params: AcquireParams) -> Refusal:
     return Refusal(key, holder, found.holder.expires_in, split, keys, refused, before)
 
 
-def not_acquired_error(
-    attempt: Attempt, params: AcquireParams, nodes: tuple[str, ...], waited: float
-) -> LockNotAcquired:
+def not_acquired_error(attempt: Attempt, nodes: tuple[str, ...], waited: float) -> LockNotAcquired:
     """
     Return the error that names why an attempt was not granted.
 
     Args:
         attempt: the last attempt.
-        params: the parameters of the attempt.
         nodes: the nodes' names.
         waited: for how many seconds the client tried.
     """
     round_ = attempt.round
     # The reader knows nothing of records, so they are named only if there is nothing else.
-    named = [key.text for key in params.asked_for]
+    named = [key.text for key in attempt.params.asked_for]
     key = named[0] if len(named) == 1 else enumerated(named)
     name = repr(shortened(key) if len(named) == 1 else key)
     after = f" within {waited:g} s" if waited else ""
     if round_.phase in (Phase.CONTENDED, Phase.SPLIT):
-        refused = refusal_of(attempt, params)
+        refused = refusal_of(attempt)
         by_node = {**node_votes(round_, nodes), **_contenders(round_, nodes)}
         if refused.split or not refused.keys:
             text = (
@@ -183,9 +180,9 @@ class _Obstacle:
     keys: Sequence[int]
 
 
-def _obstacle(round_: AcquireRound, params: AcquireParams, turn_in: float) -> _Obstacle | None:
+def _obstacle(attempt: Attempt) -> _Obstacle | None:
     """Return the key that refused an attempt: a reserved key, a paused one, a limited key last."""
-    keys, key_at = params.keys, _key_at(params)
+    round_, keys, key_at = attempt.round, attempt.params.keys, _key_at(attempt.params)
     paused, taken = round_.taken_keys(PAUSED), round_.taken_keys()
     # A marker comes before a pause. The records that belong to a paused key have its text.
     texts = {keys[key_at[place]].text for place in paused}
@@ -200,7 +197,7 @@ def _obstacle(round_: AcquireRound, params: AcquireParams, turn_in: float) -> _O
         of_key = [place for place, key in enumerate(key_at) if key == at]
         holders = [holder for place in of_key if (holder := round_.holder([place]))]
         first = min(holders, key=_left)
-        turn = turn_in if keys[at].is_rate else first.expires_in
+        turn = attempt.turn_in if keys[at].is_rate else first.expires_in
         return _Obstacle(at, replace(first, expires_in=turn), limited)
     record = [place for place in sorted(taken) if keys[key_at[place]].is_record][:1]
     ordinary = [place for place, at in enumerate(key_at) if at in full and at not in limited]

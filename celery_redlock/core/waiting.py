@@ -99,9 +99,7 @@ Step: TypeAlias = Try | Listen | Pause
 Steps: TypeAlias = Generator[Step, Any, tuple[Attempt, int]]
 
 
-def retries(
-    transport: Transport, params: AcquireParams, options: RetryOptions, first: Attempt
-) -> Steps:
+def retries(transport: Transport, options: RetryOptions, first: Attempt) -> Steps:
     """
     Try again after a first attempt that was not granted.
 
@@ -112,17 +110,15 @@ def retries(
     Returns:
         The last attempt, and how many there were.
     """
-    return _Call(transport, params, options, first).steps()
+    return _Call(transport, options, first).steps()
 
 
 class _Call:
     """A call while it waits."""
 
-    def __init__(
-        self, transport: Transport, params: AcquireParams, options: RetryOptions, first: Attempt
-    ) -> None:
+    def __init__(self, transport: Transport, options: RetryOptions, first: Attempt) -> None:
         self._transport = transport
-        self._params = params
+        self._params = first.params
         self._options = options
         self._begun = transport.now()
         # Its own waiter is kept for as long as the call waits.
@@ -143,10 +139,9 @@ class _Call:
             waiter = self._options.registers_as()
         if waiter is None:
             return self._attempt, self._made
-        params = replace(self._params, waiter=waiter)
         once = replace(self._options, seconds=0.0, registers_as=None)
-        registered = yield Try(params)
-        last, made = yield from retries(self._transport, params, once, registered)
+        registered = yield Try(replace(self._params, waiter=waiter))
+        last, made = yield from retries(self._transport, once, registered)
         return last, self._made + made
 
     def _wait(self) -> Generator[Step, Any, None]:
@@ -181,7 +176,7 @@ class _Call:
         self._made += 1
         self._after = After.END if attempt.is_granted else After.WAIT
         if self._options.decide is not None and attempt.is_refused:
-            self._after = self._options.decide(refusal_of(attempt, self._params))
+            self._after = self._options.decide(refusal_of(attempt))
 
     def _is_refused_again(self) -> Generator[Step, Any, bool]:
         """Try once because of a wake-up; return whether the pause continues."""

@@ -114,7 +114,7 @@ class AsyncRedlock:
         make = partial(self._attempt, request)
         attempt, attempts = await make(request.params), 1
         if not attempt.is_granted:
-            steps = retries(client.transport, request.params, request.tries, attempt)
+            steps = retries(client.transport, request.tries, attempt)
             attempt, attempts = await in_event_loop(steps, client.transport, make)
         return AsyncLease(client.lease_from(request, attempt, attempts, began), self._holder_pool)
 

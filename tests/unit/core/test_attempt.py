@@ -28,7 +28,8 @@ def test_only_a_node_that_had_the_keys_has_given_the_reservation_up(
     round_ = AcquireRound(2, sent_at=0.0, ttl=1.0, drift_factor=0.01)
     channel = MemoryTransport([MemoryNode("0"), MemoryNode("1")])
 
-    attempt = Attempt("owner", round_, channel, frozenset(), acked)
+    params = asked_by_a_waiter(Key.of("", "key"))
+    attempt = Attempt(params, "owner", round_, channel, frozenset(), acked)
 
     assert set(attempt.nodes_not_taken_over()) == left
 

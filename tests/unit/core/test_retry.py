@@ -51,7 +51,7 @@ def attempt(votes: Sequence[Vote]) -> Attempt:
     round_ = AcquireRound(5, sent_at=0.0, ttl=10.0, drift_factor=0.01)
     for node, vote in enumerate(votes):
         round_.vote(node, vote, 0.0)
-    return Attempt("owner", round_, None, frozenset())  # type: ignore[arg-type]
+    return Attempt(PARAMS, "owner", round_, None, frozenset())  # type: ignore[arg-type]
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Trial:
 
     def run(self, wait: float, policy: RetryPolicy = DEFAULT_POLICY) -> Attempt:
         options = RetryOptions(seconds=wait, policy=policy, listens=False)
-        steps = retries(self.time, PARAMS, options, attempt(self.votes))  # type: ignore[arg-type]
+        steps = retries(self.time, options, attempt(self.votes))  # type: ignore[arg-type]
         reply: Attempt | bool | None = None
         try:
             while True:
@@ -161,7 +161,7 @@ def test_a_whole_retrying_cannot_outstay_the_patience() -> None:
 def test_a_call_whose_time_ends_during_an_attempt_makes_one_more_that_nodes_forget() -> None:
     time, kept = VirtualTime(), list[int]()
     options = RetryOptions(seconds=1.0, policy=wait_fixed(0.068))  # the tenth attempt is at 0.98 s
-    steps = retries(time, PARAMS, options, attempt(HELD))  # type: ignore[arg-type]
+    steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
     replies: dict[type, Callable[[Any], object]] = {
         Try: lambda step: kept.append(step.params.waiter.keep_ms) or attempt(HELD),
         Listen: lambda _: SimpleNamespace(is_live=False),
@@ -184,7 +184,7 @@ def test_an_error_in_an_attempt_ends_the_waiting(redlock_memory_nodes: list[str]
     with Redlock(redlock_memory_nodes) as client:
         client.acquire("key")
         options = RetryOptions(seconds=5.0, policy=DEFAULT_POLICY)
-        steps = retries(client_of(client).transport, PARAMS, options, attempt(HELD))
+        steps = retries(client_of(client).transport, options, attempt(HELD))
         with pytest.raises(KeyboardInterrupt):
             in_thread(steps, client_of(client).transport, interrupt)
 

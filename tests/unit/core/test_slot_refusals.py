@@ -49,8 +49,8 @@ def error_after(keys: Sequence[Key], votes: Sequence[Sequence[KeyHolder]]) -> Lo
         ttl=10.0,
         label="",
     )
-    attempt = Attempt("owner", round_, None, frozenset())  # type: ignore[arg-type]
-    error = not_acquired_error(attempt, params, NODES, 0.0)
+    attempt = Attempt(params, "owner", round_, None, frozenset())  # type: ignore[arg-type]
+    error = not_acquired_error(attempt, NODES, 0.0)
     assert isinstance(error, LockContended)
     return error
 
