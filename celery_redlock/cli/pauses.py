@@ -9,6 +9,7 @@ import click
 from celery_redlock.admin.node_readers import TIMEOUT
 from celery_redlock.cli.output import print_json, printable
 from celery_redlock.cli.target import Target
+from celery_redlock.core.pausing import pause_lock, resume_lock
 
 
 def pause_key(target: Target, key: str, *, seconds: float, as_json: bool) -> int:
@@ -25,7 +26,7 @@ def pause_key(target: Target, key: str, *, seconds: float, as_json: bool) -> int
         QuorumUnavailable: fewer nodes than a quorum have confirmed it.
     """
     with target.client() as own, own.patient(TIMEOUT) as client:
-        silent, names = client.pause(key, seconds), client.node_names
+        silent, names = pause_lock(client, key, seconds), client.node_names
     if as_json:
         nodes = {name: silent.get(name) for name in names}
         print_json({"key": key, "seconds": seconds, "problems": nodes})
@@ -41,7 +42,7 @@ def pause_key(target: Target, key: str, *, seconds: float, as_json: bool) -> int
 def resume_key(target: Target, key: str, *, as_json: bool) -> int:
     """End the pause of a key; return 1 if it was not paused. Otherwise like `pause_key`."""
     with target.client() as own, own.patient(TIMEOUT) as client:
-        was_paused = client.resume(key)
+        was_paused = resume_lock(client, key)
     if as_json:
         print_json({"key": key, "was_paused": was_paused})
     else:

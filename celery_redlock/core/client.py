@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from typing import Unpack
 
@@ -18,20 +17,18 @@ from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, report_acquire
-from celery_redlock.core.client_label import person_label
 from celery_redlock.core.current import refuse_own_lock
 from celery_redlock.core.failures import Refusal, not_acquired_error
 from celery_redlock.core.holding import Holding
-from celery_redlock.core.inspection import LockInfo, inspect_locks, owners_by_node
+from celery_redlock.core.inspection import LockInfo, lock_info, run_inspection
 from celery_redlock.core.lease import Lease, begin_release, holding_of, release_leases
 from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import AcquireOptions, AcquireRequest, acquire_request
-from celery_redlock.core.pausing import pause_key, resume_key
 from celery_redlock.core.release import HANDBACK_TTL, deliver_later, release_to, send_release
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import DEFAULT_POLICY, PUBLISH_POLICY
 from celery_redlock.core.settings import ClientOptions, ClientSettings, client_settings
-from celery_redlock.core.validation import Name, checked_keys, checked_records, checked_seconds
+from celery_redlock.core.validation import Name, checked_keys, checked_records
 from celery_redlock.core.waiting import After, RetryOptions, in_thread, retries
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import ConfigurationError, LockContended, LockKeyError
@@ -53,11 +50,11 @@ from celery_redlock.protocol.keys import (
     owner_timestamp_us,
     owner_value,
     places_of,
-    validate_node_key,
 )
 from celery_redlock.protocol.rounds import Phase, ReleaseRound
 from celery_redlock.protocol.texts import enumerated, shortened
 from celery_redlock.protocol.timing import milliseconds
+from celery_redlock.protocol.votes import KeyStates
 from celery_redlock.transport import (
     AckedNodes,
     Channel,
@@ -541,11 +538,11 @@ class Client:
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
-        return inspect_locks(
-            self.transport,
-            tuple(map(validate_node_key, node_keys)),
-            self.settings.node_timeout,
-            waiters,
+        timeout = self.settings.node_timeout
+        round_ = run_inspection(self.transport, node_keys, timeout, waiters)
+        return tuple(
+            lock_info(records, round_.needed) if records else None
+            for records in round_.key_states()
         )
 
     def owners_by_node(self, node_keys: Sequence[str]) -> tuple[tuple[str | None, ...], ...]:
@@ -562,8 +559,11 @@ class Client:
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
-        return owners_by_node(
-            self.transport, tuple(map(validate_node_key, node_keys)), self.settings.node_timeout
+        round_ = run_inspection(self.transport, node_keys, self.settings.node_timeout)
+        return tuple(
+            tuple(record.owner for record in vote.states)
+            for vote in round_.votes
+            if isinstance(vote, KeyStates)
         )
 
     def holders(self, name: str | Limit | Rate) -> tuple[LockInfo | None, ...]:
@@ -575,7 +575,12 @@ class Client:
         """Take a key away from its holders; see `Redlock.force_release`."""
         self.check_open()
         key = self.key_of(name)
-        found = [info for info in self.evict_holders(key.places) if info]
+        held = self.inspect(key.places)
+        for place, info in zip(key.places, held, strict=True):
+            if info is not None:
+                # Its result does not count: with a node down, a quorum may not have had the key.
+                self.evict(place, info.owner)
+        found = [info for info in held if info is not None]
         for info in found:
             call_in_app(
                 _logger.warning,
@@ -585,50 +590,6 @@ class Client:
                 holder=shortened(owner_label(info.owner)),
             )
         return bool(found)
-
-    def pause(self, name: str | Limit | Rate, seconds: float | timedelta) -> dict[str, str]:
-        """Refuse a key to everybody for a while; see `Redlock.pause`."""
-        self.check_open()
-        key, ms = self.key_of(name), milliseconds(checked_seconds("seconds", seconds))
-        owner = self.new_owner_value(person_label())
-        silent = pause_key(self.transport, key, owner, max(1, ms), self.settings.node_timeout)
-        call_in_app(
-            _logger.info,
-            "key-paused",
-            "Lock %(key)r is paused for %(seconds)g s by %(by)s",
-            key=shortened(key.text),
-            seconds=ms / 1000,
-            by=owner_label(owner),
-        )
-        return silent
-
-    def resume(self, name: str | Limit | Rate) -> bool:
-        """End the pause of a key; see `Redlock.resume`."""
-        self.check_open()
-        key = self.key_of(name)
-        was_paused = resume_key(self.transport, key, self.settings.node_timeout)
-        if was_paused:
-            call_in_app(
-                _logger.info,
-                "key-resumed",
-                "The pause of lock %(key)r is ended by %(by)s",
-                key=shortened(key.text),
-                by=person_label(),
-            )
-        return was_paused
-
-    def evict_holders(self, node_keys: Sequence[str]) -> tuple[LockInfo | None, ...]:
-        """
-        Delete keys of whatever owner has them on a quorum, and return what `inspect` had found.
-
-        Errors as `inspect`.
-        """
-        held = self.inspect(node_keys)
-        for node_key, found in zip(node_keys, held, strict=True):
-            if found is not None:
-                # Its result does not count: with a node down, a quorum may not have had the key.
-                self.evict(node_key, found.owner)
-        return held
 
     def evict(self, node_key: str, owner: str) -> bool:
         """

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.commands import Waiter, enqueue, inspect
-from celery_redlock.protocol.keys import owner_timestamp_us
+from celery_redlock.protocol.keys import owner_timestamp_us, validate_node_key
 from celery_redlock.protocol.rounds import InspectRound, Phase
-from celery_redlock.protocol.votes import KeyState, KeyStates
+from celery_redlock.protocol.votes import KeyState
 from celery_redlock.transport import Transport, borrowed
 
 #: Waiters in one command, so that no node is held up.
@@ -36,37 +36,14 @@ class LockInfo:
     token: int | None
 
 
-def inspect_locks(
+def run_inspection(
     transport: Transport,
-    node_keys: tuple[str, ...],
-    node_timeout: float,
-    waiters: Sequence[tuple[str, Waiter]] = (),
-) -> tuple[LockInfo | None, ...]:
-    """Return for each key its holder, or None; see `Client.inspect`."""
-    round_ = _run_inspection(transport, node_keys, node_timeout, waiters)
-    return tuple(
-        lock_info(records, round_.needed) if records else None for records in round_.key_states()
-    )
-
-
-def owners_by_node(
-    transport: Transport, node_keys: tuple[str, ...], node_timeout: float
-) -> tuple[tuple[str | None, ...], ...]:
-    """Return the owner values of the keys, in their order, for each node that answered."""
-    votes = _run_inspection(transport, node_keys, node_timeout).votes
-    return tuple(
-        tuple(record.owner for record in vote.states)
-        for vote in votes
-        if isinstance(vote, KeyStates)
-    )
-
-
-def _run_inspection(
-    transport: Transport,
-    node_keys: tuple[str, ...],
+    node_keys: Sequence[str],
     node_timeout: float,
     waiters: Sequence[tuple[str, Waiter]] = (),
 ) -> InspectRound:
+    """Ask a quorum of nodes for keys; see `Client.inspect`."""
+    node_keys = tuple(map(validate_node_key, node_keys))
     round_ = InspectRound(len(transport.names))
     with borrowed(transport) as channel:
         channel.connect()

@@ -21,6 +21,7 @@ from celery_redlock.core.options import (
     acquire_request,
     check_names,
 )
+from celery_redlock.core.pausing import pause_lock, resume_lock
 from celery_redlock.core.settings import CLIENT_OPTIONS, ClientOptions
 from celery_redlock.core.validation import LockKeys, checked_hold
 
@@ -218,7 +219,7 @@ class Redlock:
             LockKeyError: the key cannot be used.
             ConfigurationError: `seconds` is invalid, or the client is closed.
         """
-        return self._client.pause(key, seconds)
+        return pause_lock(self._client, key, seconds)
 
     def resume(self, key: str | Limit | Rate) -> bool:
         """
@@ -232,7 +233,7 @@ class Redlock:
             LockKeyError: the key cannot be used.
             ConfigurationError: the client is closed.
         """
-        return self._client.resume(key)
+        return resume_lock(self._client, key)
 
     def close(self) -> None:
         """

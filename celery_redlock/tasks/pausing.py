@@ -9,6 +9,7 @@ from datetime import timedelta
 from celery import Celery, current_app
 
 from celery_redlock.core import Limit, Rate
+from celery_redlock.core.pausing import pause_lock, resume_lock
 from celery_redlock.tasks.config.client import client_for
 
 
@@ -30,7 +31,7 @@ def pause(
     Returns:
         The nodes that have not confirmed it, each with the reason; empty if all have.
     """
-    return client_for(app or current_app).pause(key, seconds)
+    return pause_lock(client_for(app or current_app), key, seconds)
 
 
 def resume(key: str | Limit | Rate, *, app: Celery | None = None) -> bool:
@@ -46,4 +47,4 @@ def resume(key: str | Limit | Rate, *, app: Celery | None = None) -> bool:
     Returns:
         Whether it was paused.
     """
-    return client_for(app or current_app).resume(key)
+    return resume_lock(client_for(app or current_app), key)

@@ -31,6 +31,7 @@ from celery_redlock.core.options import (
     acquire_request,
     check_names,
 )
+from celery_redlock.core.pausing import pause_lock, resume_lock
 from celery_redlock.core.redlock import LOCK_OPTIONS
 from celery_redlock.core.settings import (
     CLIENT_OPTIONS,
@@ -209,11 +210,11 @@ class AsyncRedlock:
 
     async def pause(self, key: str | Limit | Rate, seconds: float | timedelta) -> dict[str, str]:
         """Refuse a lock key to everybody for a while; see `Redlock.pause`."""
-        return await self._holder_pool.run(partial(self._client.pause, key, seconds))
+        return await self._holder_pool.run(partial(pause_lock, self._client, key, seconds))
 
     async def resume(self, key: str | Limit | Rate) -> bool:
         """End the pause of a lock key; see `Redlock.resume`."""
-        return await self._holder_pool.run(partial(self._client.resume, key))
+        return await self._holder_pool.run(partial(resume_lock, self._client, key))
 
     async def aclose(self) -> None:
         """

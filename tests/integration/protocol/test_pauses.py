@@ -213,14 +213,14 @@ def test_a_pause_survives_a_restart_that_keeps_the_data(nodes: Nodes, redlock: R
 
 def test_a_message_gets_its_lock_while_the_key_is_paused(nodes: Nodes) -> None:
     client = client_of(nodes.connected())
-    client.pause("key", 60)
+    pausing.pause_lock(client, "key", 60)
     reserved = client.reserve([KEY], ttl=60, grace=10, label="queued", retry_for=0)
     assert reserved.reservation.node_keys == (KEY.stored,)
 
 
 def test_a_worker_does_not_take_it_over_while_the_key_is_paused(nodes: Nodes) -> None:
     client = client_of(nodes.connected())
-    client.pause("key", 60)
+    pausing.pause_lock(client, "key", 60)
     brought = client.reserve([KEY], ttl=60, grace=60, label="queued", retry_for=0).reservation
     with pytest.raises(LockContended) as raised:
         client.acquire_for_task(["key"], reservation=brought)
@@ -230,7 +230,7 @@ def test_a_worker_does_not_take_it_over_while_the_key_is_paused(nodes: Nodes) ->
 def sent_while_paused(nodes: Nodes) -> tuple[Client, Reservation]:
     """Return the reservation of a message for a paused key that the first node would grant."""
     client = client_of(nodes.connected(node_timeout=TIMEOUT))
-    client.pause("key", 60)
+    pausing.pause_lock(client, "key", 60)
     brought = client.reserve([KEY], ttl=60, grace=60, label="queued", retry_for=0).reservation
     wait_until(lambda: nodes.owners("key") == [brought.owner] * 5)
     nodes.forget(0, ANY_PAUSE)
@@ -258,7 +258,7 @@ def test_the_lock_of_a_message_outlasts_refusals_of_memory_nodes(memory: MemoryN
 
 def test_a_rate_that_the_publisher_takes_is_refused(nodes: Nodes) -> None:
     client = client_of(nodes.connected())
-    client.pause("api", 60)
+    pausing.pause_lock(client, "api", 60)
     rate = Key.of(PREFIX, "api", 5, 1000)
     with pytest.raises(LockContended) as raised:
         client.reserve([KEY, rate], ttl=60, grace=10, label="queued", retry_for=0)
