@@ -319,30 +319,24 @@ def release_keys(lease: Lease, keys: Iterable[Key]) -> None:
     holding.send_where_in_doubt(command, channel)
 
 
-def release_leases(transport: Transport, leases: Sequence[Lease]) -> bool:
+def release_leases(transport: Transport, leases: Sequence[Lease]) -> None:
     """
     Release leases of one client, many in each exchange, which can take as long as `node_timeout`.
 
     After several exchanges in a row without a quorum, the other releases are sent without waiting:
     there may be thousands, and each exchange would wait for the dead nodes.
-
-    Returns:
-        Whether there was a lease to release, and a quorum of nodes still had each one.
     """
-    released = bool(leases)
     silent = 0
     reports: list[ReleaseDetails] = []
     try:
         for start in range(0, len(leases), _BATCH):
             batch = leases[start : start + _BATCH]
             phases = _release_batch(transport, batch, reports, wait=silent < _MAX_SILENT)
-            released = released and phases == {Phase.GRANTED}
             silent = silent + 1 if phases <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
     finally:
         # An interrupt in a receiver must not prevent the release of a lease.
         for details in reports:
             instrumentation.report(details)
-    return released
 
 
 def _release_batch(

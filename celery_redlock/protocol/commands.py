@@ -97,9 +97,6 @@ class ReleaseAction:
     value: str = ""
 
 
-DELETE = ReleaseAction()
-
-
 #: Ms between the scores of two ranks, 49 days, so that no wait makes up for a rank; and the largest
 #: rank, AMQP's largest priority. The scores of all ranks are positive, and exact as doubles.
 RANK_MS, MAX_RANK = 2**32, 255
