@@ -109,12 +109,13 @@ def refusal_of(attempt: Attempt) -> Refusal:
         key = params.keys[0] if len(params.keys) == 1 else None
         # A rate may stay split until the turn of this attempt.
         return Refusal(key, None, round_.turn_in() or None, split, (), refused, before)
-    key = params.keys[found.key]
+    obstacle, positions = found
+    key = params.keys[key_at[obstacle.key]]
     # A key with a rate has grants, but no holder.
-    owner = found.holder.owner
+    owner = obstacle.owner
     holder = None if key.is_rate and owner != PAUSED else owner
-    keys = tuple(params.keys[at] for at in found.keys)
-    return Refusal(key, holder, found.holder.expires_in, split, keys, refused, before)
+    keys = tuple(params.keys[at] for at in positions)
+    return Refusal(key, holder, obstacle.expires_in, split, keys, refused, before)
 
 
 def not_acquired_error(attempt: Attempt, nodes: tuple[str, ...], waited: float) -> LockNotAcquired:
@@ -163,25 +164,16 @@ def _available_in(round_: AcquireRound) -> float | None:
     return ends[missing - 1] if 0 < missing <= len(ends) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Obstacle:
+def _obstacle(attempt: Attempt) -> tuple[KeyHolder, Sequence[int]] | None:
     """
-    The key that refused an attempt.
+    Return the holder of the key that refused an attempt: a reserved, a paused, last a limited key.
 
-    Attributes:
-        key: its position.
-        holder: its holder; for a limited key, that of the slot that expires first. For a key with a
-            rate, `expires_in` is the time until it is the attempt's turn.
-        keys: positions of all keys that this holder has, or of all limited keys that are full.
+    Of a limited key it is the holder of the slot that expires first. For a key with a rate,
+    `expires_in` is the time until it is the attempt's turn.
+
+    Returns:
+        The holder, and the positions of all keys that it has, or of all limited keys that are full.
     """
-
-    key: int
-    holder: KeyHolder
-    keys: Sequence[int]
-
-
-def _obstacle(attempt: Attempt) -> _Obstacle | None:
-    """Return the key that refused an attempt: a reserved key, a paused one, a limited key last."""
     round_, keys, key_at = attempt.round, attempt.params.keys, _key_at(attempt.params)
     paused, taken = round_.taken_keys(PAUSED), round_.taken_keys()
     # A marker comes before a pause. The records that belong to a paused key have its text.
@@ -189,7 +181,7 @@ def _obstacle(attempt: Attempt) -> _Obstacle | None:
     of_taken = [keys[key_at[place]] for place in taken]
     if paused and not any(key.is_record and key.text not in texts for key in of_taken):
         longest = max((found for place in paused if (found := round_.holder([place]))), key=_left)
-        return _Obstacle(key_at[longest.key], longest, sorted({key_at[place] for place in paused}))
+        return longest, sorted({key_at[place] for place in paused})
     full = round_.full() or round_.refused()
     limited = [at for at in full if keys[at].slots]
     if limited == full != []:
@@ -198,14 +190,14 @@ def _obstacle(attempt: Attempt) -> _Obstacle | None:
         holders = [holder for place in of_key if (holder := round_.holder([place]))]
         first = min(holders, key=_left)
         turn = attempt.turn_in if keys[at].is_rate else first.expires_in
-        return _Obstacle(at, replace(first, expires_in=turn), limited)
+        return replace(first, expires_in=turn), limited
     record = [place for place in sorted(taken) if keys[key_at[place]].is_record][:1]
     ordinary = [place for place, at in enumerate(key_at) if at in full and at not in limited]
     holder = round_.holder(record) or round_.holder(ordinary) or round_.holder()
     if holder is None:
         return None
     own = sorted({key_at[place] for place in round_.taken_keys(holder.owner)})
-    return _Obstacle(key_at[holder.key], holder, [at for at in own if at not in limited])
+    return holder, [at for at in own if at not in limited]
 
 
 def _key_at(params: AcquireParams) -> list[int]:
