@@ -320,11 +320,7 @@ def owner_label(owner: str) -> str:
 
 def validate_key(key: str) -> str:
     """Return `key`, or raise `LockKeyError` if it cannot be a lock key."""
-    if not isinstance(key, str):
-        raise LockKeyError(f"A lock key is a str, not {type(key).__name__}: {key!r:.80}.")
-    if not key:
-        raise LockKeyError("A lock key cannot be empty.")
-    if key.startswith(META_PREFIX):
+    if isinstance(key, str) and key.startswith(META_PREFIX):
         raise LockKeyError(
             f"Lock key {shortened(key)!r} falls under {META_PREFIX!r}, which is reserved for the "
             "lock's own records. Choose another key or key prefix."
