@@ -5,14 +5,12 @@ A register on the lock nodes: what the holders of a lock leave to their successo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from celery_redlock.core.client import Client
 from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import (
     ConfigurationError,
-    LockKeyError,
     QuorumUnavailable,
     StaleFencingToken,
 )
@@ -62,11 +60,6 @@ class Register:
     def __repr__(self) -> str:
         return f"<Register {self._name}>"
 
-    @property
-    def name(self) -> str:
-        """The register's name."""
-        return self._name
-
     def claim(self, token: int) -> dict[str, VersionedValue]:
         """
         Shut out all holders of smaller tokens, and return the fields that they have left.
@@ -90,8 +83,6 @@ class Register:
         Raises:
             QuorumUnavailable: too few nodes answered.
         """
-        if isinstance(names, str):
-            raise LockKeyError(f"Fields are a sequence of names, not one str: [{names!r}].")
         wanted = list(dict.fromkeys(map(self._checked_field_name, names)))
         found: dict[str, VersionedValue] = {}
         for at in range(0, len(wanted) or 1, _MAX_FIELDS):
@@ -111,7 +102,8 @@ class Register:
                 deletes the field.
 
         Raises:
-            ConfigurationError: a value is not a field; nothing was written.
+            ConfigurationError: a version is out of range, or a text is too long; nothing was
+                written.
             StaleFencingToken: a newer holder has claimed or written.
             QuorumUnavailable: too few nodes answered; some of them may have the fields.
         """
@@ -179,28 +171,20 @@ class Register:
             problems,
         )
 
-    def _checked_field_name(self, name: Any) -> str:
+    def _checked_field_name(self, name: str) -> str:
         return validate_name(name, f"The name of a field of register {self._name!r}")
 
-    def _check_field(self, name: Any, field: Any) -> None:
+    def _check_field(self, name: str, field: _Field) -> None:
         self._checked_field_name(name)
         if field is None:
             return
         what = f"Field {name!r} of register {self._name!r}"
-        if not isinstance(field, tuple) or len(field) != 2:
-            raise ConfigurationError(f"{what} is (version, text) or None, not {field!r:.80}.")
         version, text = field
-        if type(version) is not int or not 0 <= version <= MAX_TOKEN:
+        if not 0 <= version <= MAX_TOKEN:
             raise ConfigurationError(
                 f"{what} has the version {version!r:.80}; give an int from 0 to 2**53 - 1."
             )
-        if not isinstance(text, str):
-            raise ConfigurationError(f"{what} is a text, not {type(text).__name__}.")
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError as exc:
-            raise ConfigurationError(f"{what} cannot be written as UTF-8: {exc.reason}.") from None
-        if size > MAX_TEXT:
+        if (size := len(text.encode())) > MAX_TEXT:
             raise ConfigurationError(
                 f"{what} has a text of {size:,} bytes; at most {MAX_TEXT:,} fit. Keep a reference "
                 "to the text here, and the text elsewhere."
