@@ -8,7 +8,7 @@ the Lua scripts do the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ from celery_redlock.protocol.votes import (
     VersionedValue,
     Vote,
 )
+from celery_redlock.protocol.wait_queue import WaitQueue
 
 #: The keys of a command, each with its owner on the node.
 Owners = list[tuple[str, str | None]]
@@ -147,74 +148,6 @@ class StoredRegister:
                 values[name] = self.fields[name]
                 size += more
         return RegisterContents(self.token, values, frozenset(truncated))
-
-
-@dataclass(slots=True)
-class WaitQueue:
-    """
-    The waiters of a key.
-
-    Attributes:
-        scores: the place of each, `Waiter.score`; the smallest comes first.
-        woken: when each woken waiter that has not come yet was woken, in µs.
-        turns: for a key with a rate, the turn of each, in ms of the node's clock.
-        expires_at: when the node forgets all of them, on the same clock.
-    """
-
-    scores: dict[str, int] = field(default_factory=dict)
-    woken: dict[str, int] = field(default_factory=dict)
-    turns: dict[str, int] = field(default_factory=dict)
-    expires_at: float = 0.0
-
-    def first(self, count: int) -> list[str]:
-        """Return the waiters that come first, in order."""
-        return _in_order(self.scores)[:count]
-
-    def before(self, name: str) -> int:
-        """Return how many come before a waiter; one without a name is behind them all."""
-        in_order = self.first(len(self.scores))
-        return in_order.index(name) if name in self.scores else len(in_order)
-
-    def forget(self, name: str) -> bool:
-        """Remove a waiter, and return whether it was there."""
-        self.woken.pop(name, None)
-        return self.scores.pop(name, None) is not None
-
-
-#: Maximum waiters of one key that a node remembers: those that come first.
-MAX_WAITERS = 1000
-
-#: Waiters that a node looks at beyond those that it wakes at once, because some may be gone.
-LOOKED_AT = 99
-
-#: Microseconds within which a woken waiter retries; one that has not counts as gone.
-COMES_WITHIN_US = 250_000
-
-#: Most waiters that a release wakes beyond those that it needs, two for each that counts as gone.
-MORE_FOR_LATE = 16
-
-#: Microseconds for which woken waiters go before others, where there is no order.
-START_US = 10_000
-
-#: Milliseconds before and after a waiter's turn for which a slot of a rate is kept for it.
-TURN_EARLY_MS, TURN_GRACE_MS = 100, 300
-
-#: Maximum waiters of a key with a rate that a node remembers.
-MAX_TURNS = 10_000
-
-#: Maximum late waiters that one attempt forgets, and maximum whose turn it is that it looks at.
-TURNS_AT_ONCE = 256
-
-
-def _in_order(scores: Mapping[str, int]) -> list[str]:
-    return sorted(scores, key=lambda name: (scores[name], name))
-
-
-def _free_in(owner: str, left: float, period_ms: int) -> int:
-    """Return in how many ms a slot of a key with a rate is free."""
-    if owner.startswith(GOES_FIRST):
-        return 0
-    return round(left * 1000) + 1 if left >= 0 else period_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +334,8 @@ class ModelNode:
             if slot is None:
                 held += [KeyHolder(place + at, *other) for at, other in enumerate(others)]
                 if limit.period_ms:
-                    turns.append(self._turn_of(key, limit, call.named_waiter, others, now_us))
+                    queue = self._wait_queue(key, now_us)
+                    turns.append(queue.turn_of(call.named_waiter, others, limit.period_ms, now_us))
                 else:
                     refused.append(key)
             else:
@@ -411,7 +345,7 @@ class ModelNode:
             place += limit.slots or 1
         if (waiter := call.named_waiter) is not None:
             for key in refused:
-                self._queue(key, now_us, waiter)
+                self._wait_queue(key, now_us).enter(waiter, now_us)
             # It waits for other keys now, and the waiters of these keys must not wait for it. A key
             # with a rate keeps the waiter, which needs its place again if this grant is undone.
             granted = {key: limit for key, _, limit in call.keys if not limit.period_ms}
@@ -455,7 +389,7 @@ class ModelNode:
                 free.append(slot)
             elif owner and (owner == call.previous or (owner == call.owner and not free)):
                 return slot, []
-        first = self._goes_before(key, limit, call.waiter, len(free), now_us) if free else None
+        first = self._goes_before(key, limit, call, len(free), now_us) if free else None
         if free and first is None:
             return free[0], []
         others = []
@@ -467,103 +401,21 @@ class ModelNode:
         return None, others
 
     def _goes_before(
-        self, key: str, limit: _Limit, waiter: Waiter | None, free: int, now_us: int
+        self, key: str, limit: _Limit, call: _Acquire, free: int, now_us: int
     ) -> tuple[str, int] | None:
         """Return the waiter that goes first for a free slot, and the ms that it has left."""
         if limit.period_ms:
-            named = waiter if waiter is not None and waiter.name else None
-            return self._has_its_turn(key, named, free, now_us)
-        if waiter is None or not waiter.since_ms:
+            return self._wait_queue(key, now_us).has_its_turn(call.named_waiter, free, now_us)
+        if call.waiter is None or not call.waiter.since_ms:
             return None
-        in_order = bool(waiter.name and waiter.grace_ms)
-        grace_us = waiter.grace_ms * 1000 if in_order else START_US
-        queue, more = self._wait_queue(key, now_us), 0
-        ahead: list[tuple[str, int]] = []
-        for other in queue.first(free + LOOKED_AT + 1):
-            if queue.scores[other] >= waiter.score or (len(ahead) >= free and more <= 0):
-                break
-            at = queue.woken.get(other)
-            if other == waiter.name or (at is None and not in_order):
-                continue
-            if at is not None and now_us - at > grace_us:
-                if in_order:
-                    queue.forget(other)
-                more += 2
-                continue
-            if at is None:
-                at = self._wake_one(key, other, now_us)
-            if len(ahead) >= free:
-                more -= 1
-            ahead.append((other, math.ceil((grace_us - (now_us - at)) / 1000)))
-        return ahead[0] if len(ahead) >= free else None
-
-    def _has_its_turn(
-        self, key: str, waiter: Waiter | None, free: int, now_us: int
-    ) -> tuple[str, int] | None:
-        """Return the first waiter with a right to a free slot, and the ms that it has left."""
-        queue, now_ms = self._wait_queue(key, now_us), now_us // 1000
-        turns = {
-            name: turn
-            for name, turn in queue.turns.items()
-            if now_ms - TURN_GRACE_MS <= turn <= now_ms + TURN_EARLY_MS
-        }
-        own = (math.inf, "")
-        if waiter is not None:
-            own = (queue.scores.get(waiter.name, waiter.score), waiter.name)
-        ahead = [
-            name
-            for name in _in_order(turns)[:TURNS_AT_ONCE]
-            if name in queue.scores and (queue.scores[name], name) < own
-        ]
-        if len(ahead) < free:
-            return None
-        return ahead[0], turns[ahead[0]] + TURN_GRACE_MS - now_ms
-
-    def _turn_of(
-        self,
-        key: str,
-        limit: _Limit,
-        waiter: Waiter | None,
-        others: list[tuple[str, float]],
-        now_us: int,
-    ) -> int:
-        """Return in how many ms it is a waiter's turn; remember one that waits until then."""
-        queue, now_ms = self._wait_queue(key, now_us), now_us // 1000
-        late = [name for name, turn in queue.turns.items() if turn < now_ms - TURN_GRACE_MS]
-        for name in sorted(late, key=lambda name: (queue.turns[name], name))[:TURNS_AT_ONCE]:
-            del queue.turns[name]
-            queue.scores.pop(name, None)
-        if waiter is not None:
-            queue.scores[waiter.name] = waiter.score
-        order = _in_order(queue.scores)
-        ahead = len(order) if waiter is None else order.index(waiter.name)
-        pttls = sorted(_free_in(*other, limit.period_ms) for other in others)
-        turn = pttls[ahead % len(pttls)] + ahead // len(pttls) * limit.period_ms
-        if waiter is not None and (turn > waiter.keep_ms or ahead >= MAX_TURNS):
-            del queue.scores[waiter.name]
-            queue.turns.pop(waiter.name, None)
-        elif waiter is not None:
-            queue.turns[waiter.name] = now_ms + turn
-            for dropped in order[MAX_TURNS:]:
-                del queue.scores[dropped]
-            queue.expires_at = max(queue.expires_at, now_ms + turn + TURN_GRACE_MS)
-        return turn
-
-    def _queue(self, key: str, now_us: int, waiter: Waiter) -> None:
-        queue = self._wait_queue(key, now_us)
-        if not waiter.keep_ms:
-            queue.forget(waiter.name)
-            return
-        queue.scores[waiter.name] = waiter.score
-        queue.woken.pop(waiter.name, None)
-        for dropped in queue.first(len(queue.scores))[MAX_WAITERS:]:
-            del queue.scores[dropped]
-        queue.expires_at = max(queue.expires_at, now_us // 1000 + waiter.keep_ms)
+        queue, publish = self._wait_queue(key, now_us), self._publisher(key)
+        return queue.goes_before(call.waiter, free, now_us, publish)
 
     def _enqueue(self, command: Command, now_us: int) -> Vote:
         keep_ms, *waiters = command.args
         for key, name, score in zip(command.keys, waiters[0::2], waiters[1::2], strict=True):
-            self._queue(key, now_us, Waiter(str(name), int(score), int(keep_ms)))
+            waiter = Waiter(str(name), int(score), int(keep_ms))
+            self._wait_queue(key, now_us).enter(waiter, now_us)
         return ACKNOWLEDGED
 
     def _pause(self, command: Command, now_us: int) -> Vote:
@@ -602,28 +454,13 @@ class ModelNode:
     def _wake(self, key: str, slots: int, now_us: int) -> None:
         if key not in self.waiting or self._paused_for(key, now_us) is not None:
             return
-        queue = self._wait_queue(key, now_us)
         places = _Limit(slots).slots_of(key) if slots else ()
         free = sum(self.owner(place, now_us) is None for place in places) if slots else 1
-        wanted, more = free + 1, MORE_FOR_LATE
-        for name in queue.first(wanted + LOOKED_AT + 1):
-            if not wanted:
-                return
-            at = queue.woken.get(name)
-            if at is not None and now_us - at > COMES_WITHIN_US:
-                queue.forget(name)
-                self.published.append((key, name))
-                if more:
-                    wanted, more = wanted + 2, more - 2
-                continue
-            if at is None:
-                self._wake_one(key, name, now_us)
-            wanted -= 1
+        self._wait_queue(key, now_us).wake(free, now_us, self._publisher(key))
 
-    def _wake_one(self, key: str, name: str, now_us: int) -> int:
-        self.waiting[key].woken[name] = now_us
-        self.published.append((key, name))
-        return now_us
+    def _publisher(self, key: str) -> Callable[[str], None]:
+        """Return what publishes the wake-up of a waiter of a key."""
+        return lambda name: self.published.append((key, name))
 
     def _raise(self, command: Command, now_us: int) -> Vote:
         owner, token, *more = command.args

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from celery_redlock.protocol.commands import Command, Script, acquire
 from celery_redlock.protocol.keys import GOES_FIRST, RATE_PREFIX, Key
 from celery_redlock.protocol.node_model import (
-    START_US,
     GuardRecord,
     Identity,
     ModelNode,
     StoredKey,
-    WaitQueue,
 )
 from celery_redlock.protocol.votes import Granted, Refused, Vote
+from celery_redlock.protocol.wait_queue import START_US, WaitQueue
 from evidence.models.config import Setting
 from evidence.models.handover import is_reservation
 from evidence.models.state import NAMES, Globe, Lane, Node, Tables, owner_name

@@ -16,9 +16,10 @@ from functools import cache
 from celery_redlock.protocol import commands
 from celery_redlock.protocol.commands import Command, Waiter
 from celery_redlock.protocol.keys import Key, pause_of
-from celery_redlock.protocol.node_model import Identity, ModelNode, StoredKey, WaitQueue
+from celery_redlock.protocol.node_model import Identity, ModelNode, StoredKey
 from celery_redlock.protocol.rounds import AcquireRound, Phase, SlotRound
 from celery_redlock.protocol.votes import Granted, Refused, Vote
+from celery_redlock.protocol.wait_queue import WaitQueue
 from evidence.models.explorer import Label, State, ViolationError
 from evidence.models.state import NAMES, Table
 

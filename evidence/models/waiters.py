@@ -17,14 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from celery_redlock.protocol.commands import Command, Waiter, acquire, enqueue, release
 from celery_redlock.protocol.keys import Key
-from celery_redlock.protocol.node_model import (
-    COMES_WITHIN_US,
-    Identity,
-    ModelNode,
-    StoredKey,
-    WaitQueue,
-)
+from celery_redlock.protocol.node_model import Identity, ModelNode, StoredKey
 from celery_redlock.protocol.votes import Granted
+from celery_redlock.protocol.wait_queue import COMES_WITHIN_US, WaitQueue
 from evidence.models.explorer import Label, State, ViolationError
 from evidence.models.state import NAMES, Table
 

@@ -271,7 +271,7 @@ LIMITING = (
         "newcomers overtake those that wait for a rate",
         tested("test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is"),
         (
-            "protocol/node_model.py::ModelNode._has_its_turn",
+            "protocol/wait_queue.py::WaitQueue.has_its_turn",
             "if len(ahead) < free:",
             "if ahead is not None:",
         ),
@@ -280,16 +280,16 @@ LIMITING = (
         "one that comes late to its turn has lost its place",
         tested("test_none_gives_up_whose_turn_is_well_before"),
         (
-            "protocol/node_model.py::ModelNode._turn_of",
-            "if waiter is not None: queue.scores[waiter.name] = waiter.score",
-            "if waiter is not None:\n    queue.scores.setdefault(waiter.name, now_ms)",
+            "protocol/wait_queue.py::WaitQueue.turn_of",
+            "if waiter is not None: self.scores[waiter.name] = waiter.score",
+            "if waiter is not None:\n    self.scores.setdefault(waiter.name, now_ms)",
         ),
     ),
     fault(
         "a slot is kept for one that does not come",
         tested("test_the_rate_is_used_while_more_wait"),
         (
-            "protocol/node_model.py",
+            "protocol/wait_queue.py",
             "TURN_EARLY_MS, TURN_GRACE_MS = 100, 300",
             "TURN_EARLY_MS, TURN_GRACE_MS = 100, 5000",
         ),

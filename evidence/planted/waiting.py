@@ -27,9 +27,9 @@ WAITING = (
         "one that waits takes a free key past one that has waited longer",
         modelled("waits-in-order-expired"),
         (
-            "protocol/node_model.py::ModelNode._goes_before",
-            "queue.scores[other] >= waiter.score",
-            "queue.scores[other] <= waiter.score",
+            "protocol/wait_queue.py::WaitQueue.goes_before",
+            "self.scores[other] >= waiter.score",
+            "self.scores[other] <= waiter.score",
         ),
     ),
     fault(
@@ -45,9 +45,9 @@ WAITING = (
         "a release wakes the least urgent first",
         modelled("way-ranks"),
         (
-            "protocol/node_model.py::ModelNode._wake",
-            "queue.first(wanted + LOOKED_AT + 1)",
-            "queue.first(wanted + LOOKED_AT + 1)[::-1]",
+            "protocol/wait_queue.py::WaitQueue.wake",
+            "self.first(wanted + LOOKED_AT + 1)",
+            "self.first(wanted + LOOKED_AT + 1)[::-1]",
         ),
     ),
     fault(
@@ -298,8 +298,8 @@ WAITING = (
         "one that is refused again is not woken again",
         modelled("way-three"),
         (
-            "protocol/node_model.py::ModelNode._queue",
-            "queue.woken.pop(waiter.name, None)\n        for",
+            "protocol/wait_queue.py::WaitQueue.enter",
+            "self.woken.pop(waiter.name, None)\n        for",
             "for",
         ),
     ),

@@ -21,7 +21,7 @@ from celery_redlock.core.lease import holding_of
 from celery_redlock.errors import LockContended, RedlockError
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import turns_key, wait_queue_key, wake_channel
-from celery_redlock.protocol.node_model import MAX_WAITERS
+from celery_redlock.protocol.wait_queue import MAX_WAITERS
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from celery_redlock.protocol.commands import Command, inspect
 from celery_redlock.protocol.keys import lock_of
-from celery_redlock.protocol.node_model import WaitQueue
 from celery_redlock.protocol.votes import Failed, KeyStates, Vote
+from celery_redlock.protocol.wait_queue import WaitQueue
 from celery_redlock.transport.kinds import (
     SCANNED_AT_ONCE,
     Administration,

@@ -11,8 +11,8 @@ from celery_redlock import LockContended, Rate, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import Key, wait_queue_key
-from celery_redlock.protocol.node_model import MAX_TURNS
 from celery_redlock.protocol.votes import Granted, NotHeld, Refused, Vote
+from celery_redlock.protocol.wait_queue import MAX_TURNS
 from tests.support.commands import acquire, move, release
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until

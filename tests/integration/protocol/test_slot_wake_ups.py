@@ -6,8 +6,8 @@ import pytest
 
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import Key
-from celery_redlock.protocol.node_model import COMES_WITHIN_US
 from celery_redlock.protocol.votes import Refused
+from celery_redlock.protocol.wait_queue import COMES_WITHIN_US
 from tests.support.commands import acquire, release
 from tests.support.nodes import PREFIX, Nodes
 from tests.support.waiting import wait_until

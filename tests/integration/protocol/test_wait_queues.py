@@ -15,13 +15,8 @@ from celery_redlock.protocol.keys import (
     wait_queue_key,
     wake_channel,
 )
-from celery_redlock.protocol.node_model import (
-    COMES_WITHIN_US,
-    MAX_WAITERS,
-    MORE_FOR_LATE,
-    START_US,
-)
 from celery_redlock.protocol.votes import Granted, Refused, Vote
+from celery_redlock.protocol.wait_queue import COMES_WITHIN_US, MAX_WAITERS, MORE_FOR_LATE, START_US
 from tests.support.commands import acquire, forget_waiter, release
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until

@@ -8,9 +8,10 @@ from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
 from celery_redlock.core.settings import client_settings
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import Key
-from celery_redlock.protocol.node_model import StoredKey, WaitQueue
+from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.protocol.rounds import AcquireRound
 from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN, Failed, Vote
+from celery_redlock.protocol.wait_queue import WaitQueue
 from celery_redlock.transport import AckedNodes
 from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport
 
