@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from celery_redlock.protocol.commands import (
     Command,
@@ -354,7 +354,9 @@ class ModelNode:
                 if was_waiting and held and not limit.period_ms:
                     self._wake(key, limit.slots, now_us)
         if held:
-            return Refused(tuple(held), **self._place_of(call.waiter, refused, turns, now_us))
+            if turns:
+                return Refused(tuple(held), turn_in=max(turns) / 1000)
+            return Refused(tuple(held), before=self._before(call.waiter, refused, now_us))
         counters = []
         for limit, slot, fence in placed:
             life = limit.period_ms or call.ttl_ms
@@ -366,16 +368,12 @@ class ModelNode:
         slots = [slot_number(slot) or 0 for limit, slot, _ in placed if limit.slots]
         return granted_vote(counters, slots)
 
-    def _place_of(
-        self, waiter: Waiter | None, refused: list[str], turns: list[int], now_us: int
-    ) -> dict[str, Any]:
-        """Return the time to a waiter's turn, or how many others come before it."""
-        if turns:
-            return {"turn_in": max(turns) / 1000}
+    def _before(self, waiter: Waiter | None, refused: list[str], now_us: int) -> int:
+        """Return how many others come before a waiter for one of the keys that refused it."""
         if waiter is None or not waiter.since_ms:
-            return {}
+            return 0
         queues = [self._wait_queue(key, now_us) for key in refused]
-        return {"before": max((queue.before(waiter.name) for queue in queues), default=0)}
+        return max((queue.before(waiter.name) for queue in queues), default=0)
 
     def _choose(
         self, key: str, limit: _Limit, call: _Acquire, now_us: int
