@@ -525,40 +525,41 @@ class ModelNode:
 
     def _release(self, command: Command, fences: tuple[str, ...], now_us: int) -> Vote:
         owner, token, keep, *more = command.args
-        waiter, actions = str(more[0]) if more else "", more[1:]
-        keys = command.keys[: len(fences)]
+        waiter, keys = str(more[0]) if more else "", command.keys[: len(fences)]
         if command.forgets_a_waiter:
             for queue in filter(None, map(self.waiting.get, map(lock_of, keys))):
-                if queue.scores.get(waiter) == actions[0]:
+                if queue.scores.get(waiter) == more[1]:
                     queue.forget(waiter)
             return FOREIGN
+        actions = [
+            (int(keep_ms), str(value), int(slots))
+            for keep_ms, value, slots in zip(more[1::3], more[2::3], more[3::3], strict=True)
+        ] or [(int(keep), "", 0)] * len(keys)
         ours = 0
-        for index, key in enumerate(keys):
-            value, slots = (actions[3 * index + 1], actions[3 * index + 2]) if actions else ("", 0)
+        for key, (keep_ms, value, slots) in zip(keys, actions, strict=True):
             if waiter and lock_of(key) in self.waiting:
                 self.waiting[lock_of(key)].forget(waiter)
             is_ours = self.owner(key, now_us) == owner
-            for other in _Limit(int(slots)).slots_of(lock_of(key)) if not is_ours else ():
+            for other in _Limit(slots).slots_of(lock_of(key)) if not is_ours else ():
                 if self.owner(other, now_us) == owner:
                     del self.keys[other]
             stays = key.startswith(RATE_PREFIX) and slot_number(key) is not None
-            stays_here = stays and int(slots) > 0
-            if stays_here and not is_ours and int(actions[3 * index]) > 0:
-                until: float = now_us // 1000 + int(actions[3 * index])
+            stays_here = stays and slots > 0
+            if stays_here and not is_ours and keep_ms > 0:
+                until: float = now_us // 1000 + keep_ms
                 if self.owner(key, now_us) is not None:
                     until = max(until, self.keys[key].expires_at)
                 self.keys[key] = StoredKey(str(owner), until)
             ours += is_ours or stays_here
             if not is_ours or stays_here:
                 continue
-            keep_ms = int(actions[3 * index] if actions else keep)
             if keep_ms > 0:
-                self.keys[key] = StoredKey(str(value or owner), now_us // 1000 + keep_ms)
+                self.keys[key] = StoredKey(value or str(owner), now_us // 1000 + keep_ms)
             else:
                 del self.keys[key]
                 if int(token) > 0 and not stays:
                     is_slot = lock_of(key) != key
-                    self._wake(lock_of(key), max(1, int(slots)) if is_slot else 0, now_us)
+                    self._wake(lock_of(key), max(1, slots) if is_slot else 0, now_us)
         if int(token) > 0:
             self._raise_counters(fences, int(token))
         return ACKNOWLEDGED if ours == len(keys) else FOREIGN

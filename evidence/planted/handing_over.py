@@ -149,8 +149,8 @@ HAND_OVER = (
         modelled("hand-twins"),
         (
             "protocol/node_model.py::ModelNode._release",
-            "int(actions[3 * index] if actions else keep)",
-            "int(keep)",
+            "(int(keep_ms), str(value), int(slots))\n            for keep_ms, value",
+            "(int(keep), str(value), int(slots))\nfor _, value",
         ),
     ),
     fault(
@@ -159,7 +159,7 @@ HAND_OVER = (
         (
             "protocol/node_model.py::ModelNode._release",
             "is_ours = self.owner(key, now_us) == owner",
-            "is_ours = self.owner(key, now_us) in (owner, actions and self.owner(key, now_us))",
+            "is_ours = self.owner(key, now_us) in (owner, more[1:] and self.owner(key, now_us))",
         ),
     ),
     fault(

@@ -19,7 +19,7 @@ WAITING = (
         modelled("waits-one"),
         (
             "protocol/node_model.py::ModelNode._release",
-            "self._wake(lock_of(key), max(1, int(slots)) if is_slot else 0, now_us)",
+            "self._wake(lock_of(key), max(1, slots) if is_slot else 0, now_us)",
             "pass",
         ),
     ),
