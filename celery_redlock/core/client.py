@@ -494,7 +494,7 @@ class Client:
                 _logger.error,
                 "reservation-not-relabelled",
                 "Reservation %(keys)s was not relabelled; it will expire",
-                keys=reservation.node_keys,
+                keys=enumerated(reservation.node_keys),
                 exc_info=exc,
             )
 

@@ -15,11 +15,6 @@ NODE_KEYS = "tasks/message/node_keys.py"
 STORE_LUA = "protocol/lua/write_register.lua"
 FETCH_LUA = "protocol/lua/read_register.lua"
 
-_REFUSAL = """            if self.token > int(token):
-                return Superseded(self.token)
-            self.token = int(token)
-"""
-
 REGISTER_FAULTS = (
     fault(
         "a register takes what older tokens write",
