@@ -58,6 +58,7 @@ from celery_redlock.protocol.votes import KeyStates
 from celery_redlock.transport import (
     AckedNodes,
     Channel,
+    Durations,
     NodeAddress,
     Transport,
     advice_about,
@@ -169,11 +170,13 @@ class Client:
     def _begin(self, addresses: tuple[NodeAddress, ...], settings: ClientSettings) -> None:
         self.addresses, self.settings = addresses, settings
         self.transport: Transport = open_transport(
-            self.addresses,
-            node_timeout=self.settings.node_timeout,
-            max_ttl=self.settings.max_ttl,
-            takeover=self.settings.takeover,
-            on_deferred=deliver_later,
+            addresses,
+            Durations(
+                node_timeout=settings.node_timeout,
+                max_ttl=settings.max_ttl,
+                takeover=settings.takeover,
+            ),
+            deliver_later,
         )
         self._closed = False
         # Strong references: a lease that its caller dropped keeps its keys until `close`.

@@ -12,7 +12,7 @@ from celery_redlock.transport.addresses import (
     parse_nodes,
     split_nodes,
 )
-from celery_redlock.transport.base import AckedNodes, Channel, Transport, borrowed
+from celery_redlock.transport.base import AckedNodes, Channel, Durations, Transport, borrowed
 from celery_redlock.transport.kinds import Administration, NodeKind, NodeReader
 from celery_redlock.transport.listeners import Listener, WaitingCall
 from celery_redlock.transport.memory.nodes import MemoryNodes
@@ -26,6 +26,7 @@ __all__ = [
     "AckedNodes",
     "Administration",
     "Channel",
+    "Durations",
     "Listener",
     "NodeAddress",
     "NodeKind",
@@ -63,10 +64,7 @@ def kind_of(node: NodeAddress) -> NodeKind:
 
 def open_transport(
     nodes: Sequence[NodeAddress],
-    *,
-    node_timeout: float,
-    max_ttl: float,
-    takeover: float,
+    durations: Durations,
     on_deferred: Callable[[RedisTransport], object],
 ) -> Transport:
     """Return a transport for the nodes, see `RedisTransport`; it connects when it is first used."""
@@ -76,10 +74,4 @@ def open_transport(
             "memory:// lock nodes live in this process and cannot be mixed with servers. "
             "Name nodes of one kind only."
         )
-    return kind.open_transport(
-        nodes,
-        node_timeout=node_timeout,
-        max_ttl=max_ttl,
-        takeover=takeover,
-        on_deferred=on_deferred,
-    )
+    return kind.open_transport(nodes, durations, on_deferred)

@@ -36,6 +36,22 @@ class NodeFailure:
     tried: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """
+    Seconds that a client and its connections count with.
+
+    Attributes:
+        node_timeout: in which a node has to answer, also in each step of connecting.
+        max_ttl: of the longest lease.
+        takeover: after a promotion, in which a former master's votes may count.
+    """
+
+    node_timeout: float
+    max_ttl: float
+    takeover: float
+
+
 class VoteReceiver(Protocol):
     """A receiver of the replies to a command, including those that come after its exchange."""
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from celery_redlock.protocol.commands import Command
 from celery_redlock.protocol.votes import Failed, KeyStates, Vote
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import Transport
+from celery_redlock.transport.base import Durations, Transport
 from celery_redlock.transport.redis.connect_error import ConnectError
 
 #: Keys that a node looks at in one step of a scan: some 15 microseconds.
@@ -42,10 +42,7 @@ class NodeKind(ABC):
     def open_transport(
         self,
         nodes: Sequence[NodeAddress],
-        *,
-        node_timeout: float,
-        max_ttl: float,
-        takeover: float,
+        durations: Durations,
         on_deferred: Callable[[Any], object],
     ) -> Transport:
         """Return a transport for nodes of this kind; it connects when it is first used."""

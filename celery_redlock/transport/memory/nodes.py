@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.base import Durations
 from celery_redlock.transport.kinds import Administration, NodeKind, NodeReader
 from celery_redlock.transport.memory.administration import MemoryAdministration, MemoryReader
 from celery_redlock.transport.memory.transport import MemoryTransport, memory_node
@@ -21,10 +22,7 @@ class MemoryNodes(NodeKind):
     def open_transport(
         self,
         nodes: Sequence[NodeAddress],
-        *,
-        node_timeout: float,
-        max_ttl: float,
-        takeover: float,
+        durations: Durations,
         on_deferred: Callable[[Any], object],
     ) -> MemoryTransport:
         return MemoryTransport([memory_node(node) for node in nodes])

@@ -29,6 +29,10 @@ from celery_redlock.transport.redis.node_set import NodeSet, PendingConnects
 #: nodes survives more failures than one on a bare quorum.
 _GRACE = 0.05
 
+#: Node timeouts for which a caller waits for first connections, without which the first lock would
+#: not be acquired: over TLS, a slow but working node needs several round trips for them.
+_FIRST_CONNECT_WAIT = 4
+
 #: A connection that is silent for more seconds may lead nowhere and is replaced (decision 0002).
 _DEAD_AFTER = 2.0
 
@@ -242,7 +246,7 @@ class Connections:
         # node that has failed, must not hold up an attempt for longer than a node's reply may.
         connecting = (self._nodes.health[index] for index in self._connecting)
         first = any(not node.was_connected and node.reason is None for node in connecting)
-        return self._nodes.first_connect_wait if first else self._nodes.node_timeout
+        return (_FIRST_CONNECT_WAIT if first else 1) * self._nodes.node_timeout
 
     def _start_connect(self, index: int, now: float) -> None:
         if index in self._connecting:

@@ -10,20 +10,16 @@ from collections.abc import Sequence
 
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol.commands import Script
-from celery_redlock.protocol.timing import milliseconds, quorum
+from celery_redlock.protocol.timing import quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import NodeFailure
+from celery_redlock.transport.base import Durations, NodeFailure
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.health import NodeHealth
 from celery_redlock.transport.redis.sentinel import MasterWatch, connector_to
 
 #: Seconds that closing waits for the connection attempts under way.
 _CLOSES_WITHIN = 2.0
-
-#: Node timeouts for which a caller waits for first connections, without which the first lock would
-#: not be acquired: over TLS, a slow but working node needs several round trips for them.
-_FIRST_CONNECT_WAIT = 4
 
 
 class NodeSet:
@@ -37,33 +33,19 @@ class NodeSet:
         health: one for each node.
         quorum: size of a quorum.
         node_timeout: seconds in which a node has to answer, also in each step of connecting.
-        first_connect_wait: seconds for which a caller waits for a node's first connection.
         max_ttl: longest lease, in seconds.
         pending_connects: connection attempts under way, so that closing can wait for the last.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[NodeAddress],
-        *,
-        node_timeout: float,
-        max_ttl: float,
-        takeover: float,
-    ) -> None:
-        self.node_timeout = node_timeout
-        self.first_connect_wait = _FIRST_CONNECT_WAIT * node_timeout
-        self.max_ttl = max_ttl
+    def __init__(self, addresses: Sequence[NodeAddress], durations: Durations) -> None:
+        self.node_timeout, self.max_ttl = durations.node_timeout, durations.max_ttl
         self.names = tuple(address.name for address in addresses)
         self.quorum = quorum(len(addresses))
         watched = [address for address in addresses if address.fails_over]
-        # Without a takeover the guard is off.
-        quarantine_ms = milliseconds(max_ttl + takeover) if takeover else 0
-        self.watch = (
-            MasterWatch(watched, node_timeout, takeover=takeover, quarantine_ms=quarantine_ms)
-            if watched
-            else None
-        )
-        self.connectors = [connector_to(address, node_timeout, self.watch) for address in addresses]
+        self.watch = MasterWatch(watched, durations) if watched else None
+        self.connectors = [
+            connector_to(address, self.node_timeout, self.watch) for address in addresses
+        ]
         self.health = [NodeHealth(name) for name in self.names]
         self.reset_after_fork()
 

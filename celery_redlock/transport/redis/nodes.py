@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from celery_redlock.transport.addresses import NodeAddress
+from celery_redlock.transport.base import Durations
 from celery_redlock.transport.kinds import Administration, NodeKind, NodeReader
 from celery_redlock.transport.redis.administration import ServerAdministration, ServerReader
 from celery_redlock.transport.redis.sentinel import connector_to
@@ -20,19 +21,10 @@ class Servers(NodeKind):
     def open_transport(
         self,
         nodes: Sequence[NodeAddress],
-        *,
-        node_timeout: float,
-        max_ttl: float,
-        takeover: float,
+        durations: Durations,
         on_deferred: Callable[[Any], object],
     ) -> RedisTransport:
-        return RedisTransport(
-            nodes,
-            node_timeout=node_timeout,
-            max_ttl=max_ttl,
-            takeover=takeover,
-            on_deferred=on_deferred,
-        )
+        return RedisTransport(nodes, durations, on_deferred)
 
     def administration(self, node: NodeAddress) -> Administration:
         return ServerAdministration(node)

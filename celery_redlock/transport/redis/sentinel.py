@@ -26,9 +26,10 @@ from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
 from celery_redlock.protocol.mastership import MAX_AGE, TAKEOVER, Master
 from celery_redlock.protocol.scripts import LEAD_SOURCE
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.protocol.timing import quorum
+from celery_redlock.protocol.timing import milliseconds, quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress, parse_node
+from celery_redlock.transport.base import Durations
 from celery_redlock.transport.redis.connect_error import (
     OF_MASTER,
     OF_SENTINEL,
@@ -374,17 +375,12 @@ class MasterWatch:
         quarantine_ms: of a promoted server; 0: the guard is off.
     """
 
-    def __init__(
-        self,
-        addresses: Iterable[NodeAddress],
-        timeout: float,
-        *,
-        takeover: float,
-        quarantine_ms: int,
-    ) -> None:
+    def __init__(self, addresses: Iterable[NodeAddress], durations: Durations) -> None:
+        max_ttl, takeover = durations.max_ttl, durations.takeover
         self.groups = {one.identity: SentinelGroup(one, takeover) for one in addresses}
-        self.quarantine_ms = quarantine_ms
-        self._timeout = timeout
+        # Without a takeover the guard is off.
+        self.quarantine_ms = milliseconds(max_ttl + takeover) if takeover else 0
+        self._timeout = durations.node_timeout
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:

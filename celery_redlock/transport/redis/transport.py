@@ -17,7 +17,7 @@ from celery_redlock._log import event_logger
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure
+from celery_redlock.transport.base import AckedNodes, Channel, Durations, NodeFailure
 from celery_redlock.transport.listeners import WaitingCall
 from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.node_set import NodeSet
@@ -36,9 +36,7 @@ class RedisTransport:
 
     Args:
         nodes: the servers.
-        node_timeout: seconds in which a node has to answer.
-        max_ttl: longest lease, in seconds.
-        takeover: seconds after a promotion in which a former master's votes may count.
+        durations: of the client.
         on_deferred: called when releases are deferred; has to arrange that `deliver_deferred` is
             called until it returns True.
     """
@@ -46,13 +44,10 @@ class RedisTransport:
     def __init__(
         self,
         nodes: Sequence[NodeAddress],
-        *,
-        node_timeout: float,
-        max_ttl: float,
-        takeover: float,
+        durations: Durations,
         on_deferred: Callable[[RedisTransport], object],
     ) -> None:
-        self._nodes = NodeSet(nodes, node_timeout=node_timeout, max_ttl=max_ttl, takeover=takeover)
+        self._nodes = NodeSet(nodes, durations)
         self._closed = False
         self._on_deferred = on_deferred
         self._reset_pool()

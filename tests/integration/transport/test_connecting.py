@@ -23,7 +23,7 @@ from celery_redlock.protocol.commands import Waiter, enqueue, forget_waiter
 from celery_redlock.protocol.keys import Key, wait_queue_key
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import borrowed
-from celery_redlock.transport.redis import node_set
+from celery_redlock.transport.redis import connections
 from celery_redlock.transport.redis.connector import Connector, warnings_about
 from celery_redlock.transport.redis.transport import RedisTransport
 from tests.support.nodes import CALM, ServerNodes
@@ -402,7 +402,7 @@ def test_a_master_that_keeps_everything_is_not_warned_about() -> None:
 def test_a_reservation_waits_for_connections_that_are_still_being_made(
     nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_set, "_FIRST_CONNECT_WAIT", 0.02)  # node timeouts
+    monkeypatch.setattr(connections, "_FIRST_CONNECT_WAIT", 0.02)  # node timeouts
     client = nodes.client()
     dial, reachable, attempts = Connector.connect, threading.Event(), []
     checkin = RedisTransport.checkin

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_redlock.transport import RedisTransport, parse_nodes
+from celery_redlock.transport import Durations, RedisTransport, parse_nodes
 from tests.support.commands import release
 
 #: Where nothing listens.
@@ -24,9 +24,8 @@ def reports() -> Reports:
 
 @pytest.fixture
 def transport(reports: Reports) -> Iterator[RedisTransport]:
-    made = RedisTransport(
-        NODES, node_timeout=1.0, max_ttl=60.0, takeover=0.0, on_deferred=reports.append
-    )
+    durations = Durations(node_timeout=1.0, max_ttl=60.0, takeover=0.0)
+    made = RedisTransport(NODES, durations, reports.append)
     yield made
     made.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.transport import RedisTransport, parse_nodes
+from celery_redlock.transport import Durations, RedisTransport, parse_nodes
 from celery_redlock.transport.redis import transport as module
 from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
@@ -31,9 +31,8 @@ def reports() -> Reports:
 
 @pytest.fixture
 def transport(reports: Reports) -> Iterator[RedisTransport]:
-    made = RedisTransport(
-        NODES, node_timeout=1.0, max_ttl=60.0, takeover=0.0, on_deferred=reports.append
-    )
+    durations = Durations(node_timeout=1.0, max_ttl=60.0, takeover=0.0)
+    made = RedisTransport(NODES, durations, reports.append)
     yield made
     made.close()
 
