@@ -10,7 +10,7 @@ import pytest
 from celery_redlock import QuorumUnavailable
 from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import GUARD_KEY
-from celery_redlock.transport.redis.administration import ServerAdministration
+from celery_redlock.transport.redis.nodes import ServerAdministration
 from tests.support.nodes import CALM, Nodes, ServerNodes
 
 EVERY = range(5)
