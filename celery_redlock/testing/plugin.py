@@ -6,9 +6,10 @@ Nothing is started, and no client library is imported, before a test asks for a 
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -28,17 +29,42 @@ __all__ = [
 #: Seconds.
 LONGEST_WAIT = 2.0
 
+_Owner = TypeVar("_Owner", bound="LocalCluster | LocalSentinel")
 
-class ClusterFactory(Protocol):
+
+class _Factory:
+    """Starts servers once per session and shape, and makes them as good as new for each call."""
+
+    def __init__(self) -> None:
+        self._started: dict[object, Any] = {}
+
+    def _new(self, kind: Callable[..., _Owner], number: int, **options: Any) -> _Owner:
+        shape = (number, *options.items())
+        if shape not in self._started:
+            self._started[shape] = kind(number, **options)
+        started: _Owner = self._started[shape]
+        started.reset()
+        return started
+
+    def close(self) -> None:
+        """End all servers."""
+        for started in self._started.values():
+            started.close()
+
+
+class ClusterFactory(_Factory):
     """The type of `redlock_cluster_factory`."""
 
     def __call__(
         self, n: int = 5, *, binary: Binary | tuple[Binary, ...] = None, proxy: bool = False
     ) -> LocalCluster:
         """Return the session's cluster of this shape, as good as new."""
+        from celery_redlock.testing.cluster import LocalCluster
+
+        return self._new(LocalCluster, n, binary=binary, proxy=proxy)
 
 
-class SentinelFactory(Protocol):
+class SentinelFactory(_Factory):
     """The type of `redlock_sentinel_factory`."""
 
     def __call__(
@@ -51,6 +77,16 @@ class SentinelFactory(Protocol):
         proxy: bool = False,
     ) -> LocalSentinel:
         """Return the session's groups of this shape, as good as new."""
+        from celery_redlock.testing.sentinel import LocalSentinel
+
+        return self._new(
+            LocalSentinel,
+            groups,
+            sentinels=sentinels,
+            replicas=replicas,
+            binary=binary,
+            proxy=proxy,
+        )
 
 
 @pytest.fixture(scope="session")
@@ -60,24 +96,8 @@ def redlock_cluster_factory() -> Iterator[ClusterFactory]:
 
     Every call resets the cluster it returns, so one test should not ask for one shape twice.
     """
-    from celery_redlock.testing.cluster import LocalCluster
-
-    clusters: dict[object, LocalCluster] = {}
-
-    def factory(
-        n: int = 5, *, binary: Binary | tuple[Binary, ...] = None, proxy: bool = False
-    ) -> LocalCluster:
-        shape = (n, binary, proxy)
-        if shape not in clusters:
-            clusters[shape] = LocalCluster(n, binary=binary, proxy=proxy)
-        clusters[shape].reset()
-        return clusters[shape]
-
-    try:
+    with contextlib.closing(ClusterFactory()) as factory:
         yield factory
-    finally:
-        for cluster in clusters.values():
-            cluster.close()
 
 
 @pytest.fixture
@@ -100,31 +120,8 @@ def redlock_sentinel_factory() -> Iterator[SentinelFactory]:
 
     Every call resets the groups it returns, so one test should not ask for one shape twice.
     """
-    from celery_redlock.testing.sentinel import LocalSentinel
-
-    found: dict[object, LocalSentinel] = {}
-
-    def factory(
-        groups: int = 3,
-        *,
-        sentinels: int = 3,
-        replicas: int = 1,
-        binary: Binary = None,
-        proxy: bool = False,
-    ) -> LocalSentinel:
-        shape = (groups, sentinels, replicas, binary, proxy)
-        if shape not in found:
-            found[shape] = LocalSentinel(
-                groups, sentinels=sentinels, replicas=replicas, binary=binary, proxy=proxy
-            )
-        found[shape].reset()
-        return found[shape]
-
-    try:
+    with contextlib.closing(SentinelFactory()) as factory:
         yield factory
-    finally:
-        for sentinel in found.values():
-            sentinel.close()
 
 
 @pytest.fixture
