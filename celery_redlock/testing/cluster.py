@@ -11,10 +11,8 @@ from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.proxy import GARBAGE, TcpProxy
 from celery_redlock.testing.resources import ClusterResources, ResourceOwner
 from celery_redlock.testing.server import (
-    START_ATTEMPTS,
     ConfigValue,
     LocalClusterError,
-    PortTakenError,
     Server,
     ServerState,
     arm_servers,
@@ -72,6 +70,7 @@ class LocalCluster(ResourceOwner):
         config: Mapping[str, ConfigValue] | None = None,
         start_timeout: float = 20.0,
     ) -> None:
+        super().__init__(start_timeout)
         if n < 1:
             raise ConfigurationError(f"a cluster of {n} nodes: give at least 1")
         binaries = [binary] if binary is None or isinstance(binary, str | os.PathLike) else binary
@@ -84,7 +83,6 @@ class LocalCluster(ResourceOwner):
         self._requirepass = requirepass
         self._unix_socket = unix_socket
         self._config = dict(config or {})
-        self._start_timeout = start_timeout
 
     def __repr__(self) -> str:
         state = (
@@ -97,39 +95,23 @@ class LocalCluster(ResourceOwner):
     def __len__(self) -> int:
         return len(self._binaries)
 
-    def start(self) -> None:
-        """
-        Start all servers and wait until they answer; do nothing if they are running.
-
-        Raises:
-            LocalClusterError: a server did not start; the end of its log is in the message.
-        """
-        if self._resources is not None:
-            return
-        self._resources = resources = ClusterResources(self)
-        try:
-            resources.servers += [
-                Server(
-                    binary=binary,
-                    directory=resources.directory / f"node-{index}",
-                    group=resources.guardian.group,
-                    requirepass=self._requirepass,
-                    unix_socket=self._unix_socket,
-                    config=self._config,
-                )
-                for index, binary in enumerate(self._binaries)
-            ]
-            for server in resources.servers:
-                server.launch()
-            for server in resources.servers:
-                self._wait_ready(server)
-            if self._with_proxy:
-                resources.proxy = TcpProxy([(LOOPBACK, s.port.number) for s in resources.servers])
-            if self._armed:
-                self.arm()
-        except BaseException:
-            self.close()
-            raise
+    def _start(self, resources: ClusterResources) -> None:
+        resources.servers += [
+            Server(
+                binary=binary,
+                directory=resources.directory / f"node-{index}",
+                group=resources.guardian.group,
+                requirepass=self._requirepass,
+                unix_socket=self._unix_socket,
+                config=self._config,
+            )
+            for index, binary in enumerate(self._binaries)
+        ]
+        self._launch(resources.servers)
+        if self._with_proxy:
+            resources.proxy = TcpProxy([(LOOPBACK, s.port.number) for s in resources.servers])
+        if self._armed:
+            self.arm()
 
     @property
     def urls(self) -> list[str]:
@@ -266,14 +248,3 @@ class LocalCluster(ResourceOwner):
     def heal(self, index: int) -> None:
         """Undo `partition`, `refuse`, `garbage` and `delay`; held bytes arrive at once."""
         self._proxy().heal(index)
-
-    def _wait_ready(self, server: Server) -> None:
-        for _ in range(START_ATTEMPTS - 1):
-            try:
-                server.wait_ready(self._start_timeout)
-            except PortTakenError:
-                server.take_another_port()
-                server.launch()
-            else:
-                return
-        server.wait_ready(self._start_timeout)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,10 @@ from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing.child_guardian import ChildGuardian
 from celery_redlock.testing.proxy import TcpProxy
-from celery_redlock.testing.server import LocalClusterError, Server
+from celery_redlock.testing.server import LocalClusterError, PortTakenError, Server
+
+#: How often a start is tried while other processes take the ports.
+_START_ATTEMPTS = 5
 
 
 class ClusterResources:
@@ -53,9 +57,17 @@ class ClusterResources:
 
 
 class ResourceOwner(ABC):
-    """Starts servers and ends them, in a `with` block or by calls."""
+    """
+    Starts servers and ends them, in a `with` block or by calls.
+
+    Args:
+        start_timeout: seconds that a server may take until it answers.
+    """
 
     _resources: ClusterResources | None = None
+
+    def __init__(self, start_timeout: float) -> None:
+        self._start_timeout = start_timeout
 
     def __enter__(self) -> Self:
         self.start()
@@ -64,9 +76,36 @@ class ResourceOwner(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @abstractmethod
     def start(self) -> None:
-        """Start all servers; do nothing if they are running."""
+        """
+        Start everything and wait until it is ready; do nothing if it is running.
+
+        Raises:
+            LocalClusterError: a server did not start; the end of its log is in the message.
+        """
+        if self._resources is not None:
+            return
+        for attempt in range(_START_ATTEMPTS):
+            self._resources = ClusterResources(self)
+            try:
+                self._start(self._resources)
+            except BaseException as error:
+                self.close()
+                # Another attempt has other ports; the configurations of some servers name them all.
+                if not isinstance(error, PortTakenError) or attempt == _START_ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    @abstractmethod
+    def _start(self, resources: ClusterResources) -> None:
+        """Start everything and wait until it is ready."""
+
+    def _launch(self, servers: Sequence[Server]) -> None:
+        for server in servers:
+            server.launch()
+        for server in servers:
+            server.wait_ready(self._start_timeout)
 
     def close(self) -> None:
         """End the servers and remove their files. May be called again; `start` works again."""

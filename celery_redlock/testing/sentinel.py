@@ -15,10 +15,8 @@ from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.proxy import TcpProxy
 from celery_redlock.testing.resources import ClusterResources, ResourceOwner
 from celery_redlock.testing.server import (
-    START_ATTEMPTS,
     ConfigValue,
     LocalClusterError,
-    PortTakenError,
     Server,
     ServerState,
     arm_servers,
@@ -103,6 +101,7 @@ class LocalSentinel(ResourceOwner):
         config: Mapping[str, ConfigValue] | None = None,
         start_timeout: float = 20.0,
     ) -> None:
+        super().__init__(start_timeout)
         for name, number in (("groups", groups), ("sentinels", sentinels), ("replicas", replicas)):
             if number < 1:
                 raise ConfigurationError(f"{name}={number}: give at least 1")
@@ -117,7 +116,6 @@ class LocalSentinel(ResourceOwner):
         self._down_after = down_after
         self._failover_timeout = failover_timeout
         self._config = dict(config or {})
-        self._start_timeout = start_timeout
 
     def __repr__(self) -> str:
         state = (
@@ -129,26 +127,6 @@ class LocalSentinel(ResourceOwner):
 
     def __len__(self) -> int:
         return self._groups
-
-    def start(self) -> None:
-        """
-        Start everything and wait until the Sentinels know it; do nothing if it is running.
-
-        Raises:
-            LocalClusterError: a server did not start; the end of its log is in the message.
-        """
-        if self._resources is not None:
-            return
-        for attempt in range(START_ATTEMPTS):
-            try:
-                self._start()
-            except BaseException as error:
-                self.close()
-                # All configurations name ports of others.
-                if not isinstance(error, PortTakenError) or attempt == START_ATTEMPTS - 1:
-                    raise
-            else:
-                return
 
     @property
     def urls(self) -> list[str]:
@@ -341,8 +319,7 @@ class LocalSentinel(ResourceOwner):
         if self._armed:
             self.arm()
 
-    def _start(self) -> None:
-        self._resources = resources = ClusterResources(self)
+    def _start(self, resources: ClusterResources) -> None:
         servers = resources.servers
         servers += [
             self._make(resources, f"server-{number}", self._requirepass)
@@ -402,12 +379,6 @@ class LocalSentinel(ResourceOwner):
             config={},
             arguments=arguments,
         )
-
-    def _launch(self, servers: Sequence[Server]) -> None:
-        for server in servers:
-            server.launch()
-        for server in servers:
-            server.wait_ready(self._start_timeout)
 
     def _server_config(self, port: int) -> dict[str, ConfigValue]:
         """Return what makes a server, known by this port, replicate soon."""

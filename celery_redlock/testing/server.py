@@ -24,9 +24,6 @@ ConfigValue = str | int | Sequence[str]
 _CLIENT_TIMEOUT = 5.0
 _LOG_TAIL = 20
 
-#: How often a start is tried while other processes take the ports.
-START_ATTEMPTS = 5
-
 
 class LocalClusterError(RedlockError):
     """A local server did not start, or its state does not allow the call."""
@@ -72,9 +69,7 @@ def arm_servers(urls: Sequence[str]) -> None:
     """
     from celery_redlock.core import arm_nodes
 
-    for url in urls:
-        # One by one, without the advice about the whole set, which its clients will log.
-        (node,) = arm_nodes([url], force=True)
+    for node in arm_nodes(urls, force=True):
         if not node.serves:
             raise LocalClusterError(f"{node.name} could not be armed: {node.detail}")
 
@@ -157,13 +152,6 @@ class Server:
             )
         return self._client
 
-    def take_another_port(self) -> None:
-        """Release the port and reserve another one."""
-        self._drop_client()
-        self.port.release()
-        self.port = ReservedPort()
-        self._config_path.unlink(missing_ok=True)
-
     def launch(self) -> None:
         """Start the process; `wait_ready` waits until it answers."""
         self._data.mkdir(exist_ok=True)
@@ -240,7 +228,7 @@ class Server:
             self.save()
         self.kill()
         if not keep_data:
-            self.forget_data()
+            shutil.rmtree(self._data, ignore_errors=True)
         self.launch()
         self.wait_ready(timeout)
 
@@ -252,10 +240,6 @@ class Server:
                 break  # the server refuses, and names the reason
             time.sleep(0.01)
         client.save()
-
-    def forget_data(self) -> None:
-        """Remove all data of a dead server."""
-        shutil.rmtree(self._data, ignore_errors=True)
 
     def dispose(self) -> None:
         """End the process for good and release its port."""

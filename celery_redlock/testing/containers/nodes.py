@@ -22,10 +22,9 @@ from pytest_celery import (
 from pytest_docker_tools.exceptions import ContainerError, TimeoutError
 from pytest_docker_tools.utils import wait_for_callable
 
-from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.scripts import ARM_SOURCE
-from celery_redlock.testing.server import LocalClusterError
+from celery_redlock.testing.server import LocalClusterError, arm_servers
 
 #: Labels of every container and network made here, to find what a killed run has left.
 LABELS = {"creator": "celery-redlock"}
@@ -182,9 +181,7 @@ class RedlockTestCluster(CeleryTestCluster):
         Raises:
             LocalClusterError: a node still does not vote.
         """
-        for answer in arm_nodes(self.host_urls, force=True):
-            if not answer.serves:
-                raise LocalClusterError(f"{answer.name} could not be armed: {answer.detail}")
+        arm_servers(self.host_urls)
 
     def cut_off(self, worker: HostNode, *indexes: int) -> None:
         """Take a worker off the networks of some nodes; other workers still reach them."""
