@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import struct
+import time
 from collections import deque
 from typing import Protocol
 
@@ -26,18 +27,13 @@ class Route(Protocol):
     def due(self, *, reply: bool) -> float:
         """When bytes that arrive now may leave."""
 
-    def now(self) -> float:
-        """The proxy's clock."""
-
-    def wake_at(self, due: float, connection: ProxiedConnection) -> None:
+    def wake_at(self, due: float, link: ProxiedConnection) -> None:
         """Call the link's `deliver` at that time."""
 
-    def watch(
-        self, sock: socket.socket, events: int, connection: ProxiedConnection | GarbageServer
-    ) -> None:
+    def watch(self, sock: socket.socket, events: int, link: Link) -> None:
         """Call the link's `on_event` when the socket is ready for these events; 0 for none."""
 
-    def forget(self, connection: ProxiedConnection | GarbageServer) -> None:
+    def forget(self, link: Link) -> None:
         """The link has ended."""
 
 
@@ -107,6 +103,7 @@ class ProxiedConnection:
         self._route = route
         self.client = client
         self.server = server
+        self.sockets = (client, server)
         self._requests = _Stream(client, server)
         self._replies = _Stream(server, client)
         self._connected = False
@@ -138,7 +135,7 @@ class ProxiedConnection:
         if self._closed:
             return
         if not self._route.holds() and not self._is_forgotten:
-            now = self._route.now()
+            now = time.monotonic()
             if self._connected:
                 self._requests.deliver(now)
             self._replies.deliver(now)
@@ -153,7 +150,7 @@ class ProxiedConnection:
 
     def deliver_held(self) -> None:
         """Deliver at once all that was held or delayed, in order."""
-        now = self._route.now()
+        now = time.monotonic()
         for stream in (self._requests, self._replies):
             stream.queue = deque((now, data) for _, data in stream.queue)
         self.deliver()
@@ -188,7 +185,7 @@ class ProxiedConnection:
         if stream.finished:
             return
         due = stream.put(self._route.due(reply=stream is self._replies), data)
-        if due > self._route.now():
+        if due > time.monotonic():
             self._route.wake_at(due, self)
 
     def _update(self) -> None:
@@ -215,6 +212,7 @@ class GarbageServer:
     def __init__(self, route: Route, client: socket.socket, answer: bytes) -> None:
         self._route = route
         self.client = client
+        self.sockets = (client,)
         self._answer = answer
         route.watch(client, _READ, self)
 
@@ -235,3 +233,7 @@ class GarbageServer:
         self._route.watch(self.client, 0, self)
         close_with_reset(self.client)
         self._route.forget(self)
+
+
+#: A client's connection, of either kind.
+Link = ProxiedConnection | GarbageServer

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Literal
 
 from celery_redlock.testing.ports import LOOPBACK, ReservedPort
-from celery_redlock.testing.proxied import GarbageServer, ProxiedConnection, close_with_reset
+from celery_redlock.testing.proxied import GarbageServer, Link, ProxiedConnection, close_with_reset
 
 # The answer of a web server whose port was configured as that of a lock node.
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\nConnection: keep-alive\r\n\r\n"
@@ -90,7 +90,7 @@ class _Node:
         self._mode = _Mode.FORWARD
         self._delays = {"requests": 0.0, "replies": 0.0}
         self._answer = GARBAGE
-        self._connections: set[ProxiedConnection | GarbageServer] = set()
+        self._connections: set[Link] = set()
         self._listener: socket.socket | None = None
 
     def forward(self) -> None:
@@ -132,13 +132,7 @@ class _Node:
     def sockets(self) -> list[socket.socket]:
         """Return every socket here, for a forked child to close."""
         found = [self._listener] if self._listener else []
-        for connection in self._connections:
-            found += (
-                [connection.client, connection.server]
-                if isinstance(connection, ProxiedConnection)
-                else [connection.client]
-            )
-        return found
+        return [*found, *(sock for link in self._connections for sock in link.sockets)]
 
     # The route of every link of this node.
 
@@ -146,21 +140,16 @@ class _Node:
         return self._mode is _Mode.PARTITION
 
     def due(self, *, reply: bool) -> float:
-        return self.now() + self._delays["replies" if reply else "requests"]
+        return time.monotonic() + self._delays["replies" if reply else "requests"]
 
-    def now(self) -> float:
-        return time.monotonic()
+    def wake_at(self, due: float, link: ProxiedConnection) -> None:
+        heapq.heappush(self._loop.timers, (due, next(self._loop.order), link))
 
-    def wake_at(self, due: float, connection: ProxiedConnection) -> None:
-        heapq.heappush(self._loop.timers, (due, next(self._loop.order), connection))
+    def watch(self, sock: socket.socket, events: int, link: Link) -> None:
+        self._watch(sock, events, partial(link.on_event, sock))
 
-    def watch(
-        self, sock: socket.socket, events: int, connection: ProxiedConnection | GarbageServer
-    ) -> None:
-        self._watch(sock, events, partial(connection.on_event, sock))
-
-    def forget(self, connection: ProxiedConnection | GarbageServer) -> None:
-        self._connections.discard(connection)
+    def forget(self, link: Link) -> None:
+        self._connections.discard(link)
 
     def _enter(self, mode: _Mode) -> None:
         if self._mode is _Mode.GARBAGE:
