@@ -24,7 +24,7 @@ import celery_redlock.core.waiting as waiting_module
 import celery_redlock.core.watchdog as watchdog_module
 import celery_redlock.transport.clock as clock_module
 import celery_redlock.transport.listeners as listeners_module
-import celery_redlock.transport.redis.channel as channel_module
+import celery_redlock.transport.redis.connection as connection_module
 import celery_redlock.transport.redis.connections as connections_module
 import celery_redlock.transport.redis.node_set as node_set_module
 import celery_redlock.transport.redis.sentinel as sentinel_module
@@ -407,7 +407,7 @@ def _simulated(world: World) -> Iterator[None]:
         (client_module, "attempt_once", attempt_once),
         (client_module, "os", os_),
         # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
-        (channel_module, "_nonces", itertools.count(1)),
+        (connection_module, "_nonces", itertools.count(1)),
         (waiting_module, "attempt_once", attempt_once),
         (waiting_module, "os", os_),
         (listeners_module, "WakeupPipe", wakeup),

@@ -4,17 +4,13 @@ One caller's channel to all Redis nodes: it sends to all at once and takes repli
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-import hiredis
-
-from celery_redlock.protocol.commands import NOT_TEXT, Command, Script, inspect, read_reply
+from celery_redlock.protocol.commands import Command, Script, inspect, read_reply
 from celery_redlock.protocol.rounds import InspectRound, Phase, Round
-from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.transport.base import AckedNodes, VoteReceiver
 from celery_redlock.transport.clock import now as clock
@@ -25,8 +21,6 @@ from celery_redlock.transport.redis.connection import (
 )
 from celery_redlock.transport.redis.connections import Connections
 from celery_redlock.transport.redis.node_set import NodeSet
-
-_nonces = itertools.count(1)
 
 #: Seconds without use after which a connection is read before an attempt relies on it, and after
 #: which a quorum has to answer on it.
@@ -119,16 +113,13 @@ class RedisChannel:
         """Send a batch to every node and feed the replies into its rounds."""
         self._number += 1
         self._used_at = now = clock()
-        entries = []
-        data = b""
-        for command, round_ in batch:
-            nonce = b"%x" % next(_nonces)
-            data += _pack(command, nonce)
-            entries.append(PendingReply(nonce, command, round_, self._number, now, acked))
+        entries = [
+            PendingReply(command, now, round_, self._number, acked) for command, round_ in batch
+        ]
         self._open_rounds = {round_: round_.phase for _, round_ in batch}
         self._unanswered = {}
         self._again = {}
-        self._send_batch(data, entries, now)
+        self._send_batch(entries, now)
         deadline = now + timeout
         remaining = timeout
         while self._open_rounds and self._is_awaited and remaining > 0:
@@ -156,9 +147,8 @@ class RedisChannel:
         receiver: VoteReceiver | None = None,
     ) -> None:
         """Send a command without waiting; a release also to nodes that are not connected yet."""
-        nonce = b"%x" % next(_nonces)
-        data = _pack(command, nonce)
-        entry = PendingReply(nonce, command, None, 0, clock(), receiver)
+        entry = PendingReply(command, clock(), receiver=receiver)
+        data = entry.packed()
         for index in range(len(self._by_node)) if nodes is None else nodes:
             connection = self._by_node[index]
             if connection is None or connection.is_full_for(command):
@@ -223,9 +213,9 @@ class RedisChannel:
         """Forget the connections in a forked child, which shares them with its parent."""
         self._connections.reset_after_fork()
 
-    def _send_batch(self, data: bytes, entries: list[PendingReply], now: float) -> None:
+    def _send_batch(self, entries: list[PendingReply], now: float) -> None:
         """Send to every healthy node, and to each other node if that is of use."""
-        count = len(entries)
+        data = _packed(entries)
         unhealthy: list[int] = []
         for index, connection in enumerate(self._by_node):
             if connection is not None and connection.is_overdue(now, self._node_timeout):
@@ -234,7 +224,7 @@ class RedisChannel:
             if connection is None or (health.reason is not None and health.is_backing_off(now)):
                 unhealthy.append(index)
             elif self._send_to(index, connection, data, entries):
-                self._unanswered[index] = count
+                self._unanswered[index] = len(entries)
             elif index not in self._again:
                 unhealthy.append(index)
         if unhealthy:
@@ -285,14 +275,14 @@ class RedisChannel:
     def _send_deferred(self, index: int, connection: NodeConnection) -> None:
         """Send a node's deferred releases; the thread that has just connected calls this, too."""
         now = clock()
-        data = b""
+        entries = [
+            PendingReply(command, now, receiver=receiver)
+            for command, receiver in self._health[index].take_deferred()
+        ]
         # All are pending before one is sent, so that all are deferred again if a send fails.
-        for command, receiver in self._health[index].take_deferred():
-            nonce = b"%x" % next(_nonces)
-            data += _pack(command, nonce)
-            connection.pending.append(PendingReply(nonce, command, None, 0, now, receiver))
-        if data:
-            connection.send(data)
+        connection.pending.extend(entries)
+        if entries:
+            connection.send(_packed(entries))
 
     def _send_to(
         self, index: int, connection: NodeConnection, data: bytes, entries: list[PendingReply]
@@ -392,9 +382,8 @@ class RedisChannel:
                     self._give_up(index)
                 continue
             self._again[index] = None
-            data = b"".join(_pack(entry.command, entry.nonce) for entry in entries)
             entries = [replace(entry, sent_at=now) for entry in entries]
-            if self._send_to(index, connection, data, entries):
+            if self._send_to(index, connection, _packed(entries), entries):
                 self._unanswered[index] = len(entries)
 
     def _give_up(self, index: int) -> None:
@@ -415,8 +404,7 @@ class RedisChannel:
                 current or _may_run_late(pending, connection.pending)
             ):
                 # The node has not executed it; send it again, with the script's source.
-                data = _pack(pending.command, pending.nonce, in_full=True)
-                self._send_to(index, connection, data, [pending])
+                self._send_to(index, connection, pending.packed(in_full=True), [pending])
                 return
             if not text.startswith("NOSCRIPT"):
                 text = self._health[index].record_refusal(pending.command.script, text)
@@ -446,9 +434,8 @@ class RedisChannel:
         now = clock()
         command = receiver.record_vote(index, vote, now)
         if command is not None:
-            nonce = b"%x" % next(_nonces)
-            entry = PendingReply(nonce, command, None, 0, now)
-            self._send_to(index, connection, _pack(command, nonce), [entry])
+            entry = PendingReply(command, now)
+            self._send_to(index, connection, entry.packed(), [entry])
 
     def _vote(self, round_: Round, index: int, vote: Any, now: float) -> None:
         awaited = self._open_rounds.get(round_)
@@ -470,20 +457,8 @@ class RedisChannel:
         self._connections.complete = False
 
 
-def _pack(command: Command, nonce: bytes, *, in_full: bool = False) -> bytes:
-    script = command.script
-    head = ("EVAL", SOURCE[script]) if in_full else ("EVALSHA", SHA[script])
-    # Only text: a signal handler that raises while hiredis converts a number crashes the process.
-    args = [word if isinstance(word, str) else str(word) for word in command.args]
-    words: Any = (*head, str(len(command.keys)), *command.keys, nonce, *args)
-    try:
-        packed: bytes = hiredis.pack_command(words)
-    except UnicodeEncodeError:
-        words = tuple(
-            word.encode(errors=NOT_TEXT) if isinstance(word, str) else word for word in words
-        )
-        packed = hiredis.pack_command(words)
-    return packed
+def _packed(entries: Sequence[PendingReply]) -> bytes:
+    return b"".join(entry.packed() for entry in entries)
 
 
 def _may_run_late(pending: PendingReply, sent_since: Collection[PendingReply]) -> bool:

@@ -4,18 +4,22 @@ One connection to one node: bytes out, replies in, strictly first in, first out.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol.commands import Command, Script
+from celery_redlock.protocol.commands import NOT_TEXT, Command, Script
 from celery_redlock.protocol.mastership import Master
 from celery_redlock.protocol.rounds import Round
+from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.redis.framing import Framing, GarbageError
+
+_nonces = itertools.count(1)
 
 _RECEIVE_SIZE = 65536
 
@@ -40,20 +44,37 @@ class PendingReply:
     A command whose reply has not come.
 
     Attributes:
-        nonce: what the reply must echo.
         command: the command.
+        sent_at: when the command was sent.
         round: the round in which the reply counts, while its `exchange` is under way.
         exchange: number of the exchange that sent the command; 0 if no caller waits for the reply.
-        sent_at: when the command was sent.
         receiver: gets the reply, whenever it comes; None if nothing does.
+        nonce: what the reply must echo.
     """
 
-    nonce: bytes
     command: Command
-    round: Round | None
-    exchange: int
     sent_at: float
+    round: Round | None = None
+    exchange: int = 0
     receiver: VoteReceiver | None = None
+    nonce: bytes = field(default_factory=lambda: b"%x" % next(_nonces))
+
+    def packed(self, *, in_full: bool = False) -> bytes:
+        """Return the bytes to send; in full, the node need not know the script."""
+        command, script = self.command, self.command.script
+        head = ("EVAL", SOURCE[script]) if in_full else ("EVALSHA", SHA[script])
+        # Only text: a signal handler that raises while hiredis converts a number crashes the
+        # process.
+        args = [word if isinstance(word, str) else str(word) for word in command.args]
+        words: Any = (*head, str(len(command.keys)), *command.keys, self.nonce, *args)
+        try:
+            packed: bytes = hiredis.pack_command(words)
+        except UnicodeEncodeError:
+            words = tuple(
+                word.encode(errors=NOT_TEXT) if isinstance(word, str) else word for word in words
+            )
+            packed = hiredis.pack_command(words)
+        return packed
 
 
 class NodeConnection:

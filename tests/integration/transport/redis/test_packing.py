@@ -9,7 +9,7 @@ STRUCK = """
 import signal
 from celery_redlock.protocol.commands import acquire
 from celery_redlock.protocol.keys import Key
-from celery_redlock.transport.redis.channel import _pack
+from celery_redlock.transport.redis.connection import PendingReply
 
 class Struck(Exception):
     pass
@@ -26,7 +26,7 @@ while struck < 5000:
         signal.setitimer(signal.ITIMER_REAL, 0.00002)
         while True:
             for command in commands:
-                _pack(command, b"nonce")
+                PendingReply(command, 0.0).packed()
     except Struck:
         struck += 1
 """

@@ -32,7 +32,9 @@ def ends() -> Iterator[tuple[NodeConnection, socket.socket]]:
 
 
 def said(connection: NodeConnection, *nonces: bytes, command: Command = COMMAND) -> None:
-    connection.pending.extend(PendingReply(nonce, command, None, 1, 0.0) for nonce in nonces)
+    connection.pending.extend(
+        PendingReply(command, 0.0, exchange=1, nonce=nonce) for nonce in nonces
+    )
 
 
 def answer(*fields: bytes) -> bytes:
