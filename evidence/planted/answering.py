@@ -222,8 +222,8 @@ TRANSPORT = (
         (
             "transport/redis/channel.py::RedisChannel.drain",
             "self._send_deferred_to(self._connections.take_connected())\n"
-            "        for index, connection in enumerate(self._by_node):",
-            "for index, connection in enumerate(self._by_node):",
+            "        for index, connection in self._connections.made():",
+            "for index, connection in self._connections.made():",
         ),
     ),
     fault(

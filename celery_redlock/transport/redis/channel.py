@@ -68,7 +68,8 @@ class RedisChannel:
     def connect(self, limit: float = math.inf) -> None:
         """Wait, within bounds, until a quorum of nodes is connected."""
         now = clock()
-        idle = now - self._used_at >= _IDLE
+        idle_for = now - self._used_at
+        idle = idle_for >= _IDLE
         watch = self._watch
         if watch is not None:
             watch.use(limit)
@@ -77,14 +78,13 @@ class RedisChannel:
         )
         if is_complete and not idle:
             return
-        idle_for = now - self._used_at
         while idle and self._receive_replies(0.0):
             pass  # a connection that was closed shows once its last replies are read
         if idle_for >= _LONG_IDLE and limit > self._node_timeout:
             self._check()
             now = clock()
-        for index, connection in enumerate(self._by_node):
-            if connection is not None and connection.is_overdue(now, self._node_timeout):
+        for index, connection in self._connections.made():
+            if connection.is_overdue(now, self._node_timeout):
                 self._drain_overdue(index, connection, now)
         self._send_deferred_to(self._connections.ensure(now, limit))
         self._used_at = clock()
@@ -161,16 +161,15 @@ class RedisChannel:
         """Return the nodes where a command of this channel may yet set a key."""
         return frozenset(
             index
-            for index, connection in enumerate(self._by_node)
-            if connection is not None
-            and any(entry.command.sets_keys for entry in connection.pending)
+            for index, connection in self._connections.made()
+            if any(entry.command.sets_keys for entry in connection.pending)
         )
 
     def drain(self) -> None:
         """Take the connections that were made and the replies that have come; wait for none."""
         self._send_deferred_to(self._connections.take_connected())
-        for index, connection in enumerate(self._by_node):
-            if connection is not None and connection.pending:
+        for index, connection in self._connections.made():
+            if connection.pending:
                 self._drain_node(index, connection)
 
     def deliver_deferred(self) -> bool:
@@ -183,7 +182,7 @@ class RedisChannel:
         self._receive_replies(0.0)
         self._send_deferred_to(self._connections.connect_to_deferred(clock()))
         return not self._has_deferred() and not any(
-            connection is not None and connection.pending for connection in self._by_node
+            connection.pending for _, connection in self._connections.made()
         )
 
     def send_after_ack(self, command: Command, acked: AckedNodes) -> None:
@@ -195,10 +194,9 @@ class RedisChannel:
     def await_receivers(self, until: float) -> None:
         """Wait for the replies that receivers shall get, from nodes that are not overdue."""
         while (now := clock()) < until and any(
-            connection is not None
-            and any(entry.receiver is not None for entry in connection.pending)
+            any(entry.receiver is not None for entry in connection.pending)
             and not connection.is_overdue(now, self._node_timeout)
-            for connection in self._by_node
+            for _, connection in self._connections.made()
         ):
             self._receive_replies(until - now)
         self.drain()  # this process may have been without a CPU until then
@@ -329,13 +327,7 @@ class RedisChannel:
         found = False
         for index, connection in self._connections.ready(remaining):
             found = True
-            try:
-                for pending, reply in connection.receive():
-                    self._handle_reply(index, connection, pending, reply)
-            except ConnectionBrokenError as exc:
-                self._lose(index, connection, str(exc))
-                continue
-            if self._health[index].reason is not None:
+            if self._drain_node(index, connection) and self._health[index].reason is not None:
                 self._health[index].record_success()
         if any(self._again.values()):
             self._send_again()
@@ -365,7 +357,7 @@ class RedisChannel:
             return
         if is_first:
             self._again[index] = unanswered
-            self._connections.replace(index)
+            self._connections.start_connect(index, clock())
         else:
             self._fail(index, Failed(reason), clock())
 

@@ -23,7 +23,7 @@ from celery_redlock.transport.redis.connection import (
     NodeConnection,
     PendingReply,
 )
-from celery_redlock.transport.redis.node_set import NodeSet, PendingConnects
+from celery_redlock.transport.redis.node_set import NodeSet
 
 #: Seconds to wait for a fresh connection attempt although a quorum is connected: a lease on all
 #: nodes survives more failures than one on a bare quorum.
@@ -96,13 +96,13 @@ class Connections:
             if connection is None:
                 complete = False
                 if not health[index].is_backing_off(now):
-                    self._start_connect(index, now)
+                    self.start_connect(index, now)
             elif connection.is_overdue(now, _DEAD_AFTER):
                 complete = False
                 # Not after a back-off: every call to a silent node begins another one.
                 if now >= self._replace_at.get(index, now):
                     self._replace_at[index] = now + _DEAD_AFTER
-                    self._start_connect(index, now)
+                    self.start_connect(index, now)
             elif connection.is_overdue(now, self._nodes.node_timeout):
                 complete = False
         self.complete = complete
@@ -110,7 +110,7 @@ class Connections:
             # The quorum needs nodes that are backing off as well.
             for index, connection in enumerate(self.by_node):
                 if connection is None:
-                    self._start_connect(index, now)
+                    self.start_connect(index, now)
         while (remaining := min(self._awaited_until(now), now + limit) - clock()) > 0:
             self._connected_poller.poll(as_milliseconds(remaining))
             fresh += self.take_connected()
@@ -118,12 +118,15 @@ class Connections:
             self._retired.pop(0)[1].close()
         return fresh
 
+    def made(self) -> Iterator[tuple[int, NodeConnection]]:
+        """Yield the nodes that have a connection, each with it."""
+        for index, connection in enumerate(self.by_node):
+            if connection is not None:
+                yield index, connection
+
     def lead_to_former(self) -> bool:
         """Return whether a connection leads to a server that is no longer its node's master."""
-        return any(
-            connection is not None and self._nodes.leads_to_former(index, connection)
-            for index, connection in enumerate(self.by_node)
-        )
+        return any(self._nodes.leads_to_former(*made) for made in self.made())
 
     def connect_to_deferred(self, now: float) -> list[int]:
         """Begin to connect to nodes with deferred releases; return those that are connected."""
@@ -134,7 +137,7 @@ class Connections:
             if self.by_node[index] is not None:
                 fresh.append(index)
             elif not health.is_backing_off(now):
-                self._start_connect(index, now)
+                self.start_connect(index, now)
         return fresh
 
     def is_slow(self, index: int, now: float) -> bool:
@@ -185,13 +188,9 @@ class Connections:
 
     def retire_silent(self, now: float) -> None:
         """Use those connections no more on which a reply is missing."""
-        for index, connection in enumerate(self.by_node):
-            if connection is not None and connection.pending:
+        for index, connection in self.made():
+            if connection.pending:
                 self._retire(index, connection, now)
-
-    def replace(self, index: int) -> None:
-        """Begin to connect to a node whose connection was dropped."""
-        self._start_connect(index, clock())
 
     def is_connecting(self, index: int) -> bool:
         """Return whether a connection to a node is being made."""
@@ -200,11 +199,10 @@ class Connections:
     def close(self) -> None:
         """Close all connections, also those that are being made; defer unanswered releases."""
         self._closed = True
-        for index, connection in enumerate(self.by_node):
-            if connection is not None:
-                self._detach(index, connection)
-                self._defer_unanswered(index, connection)
-                connection.close()
+        for index, connection in self.made():
+            self._detach(index, connection)
+            self._defer_unanswered(index, connection)
+            connection.close()
         for _, connection in self._retired:
             connection.close()
         self._retired.clear()
@@ -248,15 +246,17 @@ class Connections:
         first = any(not node.was_connected and node.reason is None for node in connecting)
         return (_FIRST_CONNECT_WAIT if first else 1) * self._nodes.node_timeout
 
-    def _start_connect(self, index: int, now: float) -> None:
+    def start_connect(self, index: int, now: float) -> None:
+        """Begin to connect to a node, unless that is under way."""
         if index in self._connecting:
             return
         self._connecting[index] = now
-        attempts = self._nodes.pending_connects
+        attempts = self._nodes.connecting
         attempt = object()
-        run = partial(self._connect_and_deliver, index, attempts, attempt)
+        end = partial(attempts.discard, attempt)
+        run = partial(self._connect_and_deliver, index, end)
         try:
-            attempts.begin(attempt)
+            attempts.add(attempt)
             if self._native:
                 start_native_thread(run, "redlock-connect")
             else:
@@ -264,18 +264,18 @@ class Connections:
                 threading.Thread(target=run, daemon=True, name="redlock-connect").start()
         except RuntimeError as exc:
             # The process can start no more threads: one node less, and no error for the caller.
-            attempts.end(attempt)
+            end()
             self._connected.append((index, None, str(exc), False))
             self._wakeup.wake()
         except BaseException as exc:
             # Raised by a signal handler; the thread may have started or not.
-            attempts.end(attempt)
+            end()
             if isinstance(exc, KeyError) and exc.__context__ is not None:
                 # Thread.start fails in its own clean-up and hides the exception that struck it.
                 raise exc.__context__ from None
             raise
 
-    def _connect_and_deliver(self, index: int, attempts: PendingConnects, attempt: object) -> None:
+    def _connect_and_deliver(self, index: int, end: Callable[[], None]) -> None:
         connection: NodeConnection | None = None
         reason, lasting = "the connection attempt was interrupted", False
         try:
@@ -298,7 +298,7 @@ class Connections:
                 if self._native:
                     close_greenlet_hub()
             finally:
-                attempts.end(attempt)
+                end()
 
     def _deliver(
         self, index: int, connection: NodeConnection | None, reason: str, lasting: bool

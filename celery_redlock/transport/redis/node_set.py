@@ -34,7 +34,7 @@ class NodeSet:
         quorum: size of a quorum.
         node_timeout: seconds in which a node has to answer, also in each step of connecting.
         max_ttl: longest lease, in seconds.
-        pending_connects: connection attempts under way, so that closing can wait for the last.
+        connecting: an object for each connection attempt that is under way.
     """
 
     def __init__(self, addresses: Sequence[NodeAddress], durations: Durations) -> None:
@@ -51,7 +51,7 @@ class NodeSet:
 
     def reset_after_fork(self) -> None:
         """Forget what the threads of a parent process were doing."""
-        self.pending_connects = PendingConnects()
+        self.connecting: set[object] = set()
         self._run_ids: dict[int, str] = {}
         self._lock = native_lock()
         if self.watch is not None:
@@ -106,31 +106,12 @@ class NodeSet:
 
     def wait_for_connects(self) -> None:
         """Wait until no connection attempt is under way; gives up one that takes too long."""
-        self.pending_connects.wait_for_none(_CLOSES_WITHIN)
+        deadline = clock.now() + _CLOSES_WITHIN
+        # Attempts run in native threads or in greenlets; only sleep lets both run.
+        while self.connecting and clock.now() < deadline and not sys.is_finalizing():
+            time.sleep(0.002)
 
 
 def same_server_as(other: str) -> str:
     """Return why a node must not vote: it is the same server as another node."""
     return f"is the same server as {other}, which would have two votes; name independent servers"
-
-
-class PendingConnects:
-    """Connection attempts under way."""
-
-    def __init__(self) -> None:
-        self._attempts: set[object] = set()
-
-    def begin(self, attempt: object) -> None:
-        """Count an attempt."""
-        self._attempts.add(attempt)
-
-    def end(self, attempt: object) -> None:
-        """Stop counting an attempt. Idempotent."""
-        self._attempts.discard(attempt)
-
-    def wait_for_none(self, limit: float) -> None:
-        """Wait for the last attempt to end, for `limit` seconds at most."""
-        deadline = clock.now() + limit
-        # Attempts run in native threads or in greenlets; only sleep lets both run.
-        while self._attempts and clock.now() < deadline and not sys.is_finalizing():
-            time.sleep(0.002)
