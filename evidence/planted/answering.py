@@ -252,8 +252,8 @@ TRANSPORT = (
         ),
         (
             "transport/redis/transport.py::RedisTransport.drain",
-            "idle.append(channel)\n        self._report_deferred()",
-            "idle.append(channel)",
+            "if is_idle:\n            self._report_deferred()",
+            "pass",
         ),
     ),
     fault(

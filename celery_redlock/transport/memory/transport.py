@@ -209,13 +209,9 @@ class MemoryTransport:
 
     def __init__(self, nodes: Sequence[MemoryNode]) -> None:
         self.nodes = list(nodes)
+        self.names = tuple(node.name for node in self.nodes)
         self._time = self.nodes[0].time
         self._listeners: set[Listener] = set()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The nodes' display names."""
-        return tuple(node.name for node in self.nodes)
 
     def refusals(self, script: Script) -> dict[str, str]:
         """Return no node: these refuse no script."""

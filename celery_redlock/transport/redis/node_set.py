@@ -9,11 +9,10 @@ import time
 from collections.abc import Sequence
 
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock.protocol.commands import Script
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import Durations, NodeFailure
+from celery_redlock.transport.base import Durations
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.health import NodeHealth
 from celery_redlock.transport.redis.sentinel import MasterWatch, connector_to
@@ -64,33 +63,9 @@ class NodeSet:
         group = self.watch.groups[self.connectors[index].address.identity]
         return group.master is not connection.master
 
-    def refusals(self, script: Script) -> dict[str, str]:
-        """Return the nodes that answered a script with an error the last time, and the error."""
-        return {
-            health.name: health.refusals[script]
-            for health in self.health
-            if script in health.refusals
-        }
-
-    def failures(self) -> dict[str, NodeFailure]:
-        """Return the nodes that failed when they were last used, or are not connected yet."""
-        return {
-            health.name: NodeFailure(
-                reason=health.reason or "not connected yet",
-                lasting=health.lasting,
-                tried=health.reason is not None,
-            )
-            for health in self.health
-            if health.reason is not None or not health.was_connected
-        }
-
     def has_deferred(self) -> bool:
         """Return whether releases are deferred."""
         return any(health.has_deferred for health in self.health)
-
-    def deferred_at(self) -> float:
-        """Return when a release was deferred last."""
-        return max(health.deferred_at for health in self.health)
 
     def duplicate_server_problem(self, index: int, run_id: str | None) -> str:
         """Return why a node may not vote: it has the run id of another node. Empty if it may."""

@@ -17,7 +17,7 @@ from celery_redlock._log import event_logger
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Channel, Durations, NodeFailure
+from celery_redlock.transport.base import AckedNodes, Channel, Durations, NodeFailure, borrowed
 from celery_redlock.transport.listeners import WaitingCall
 from celery_redlock.transport.redis.channel import RedisChannel
 from celery_redlock.transport.redis.node_set import NodeSet
@@ -39,6 +39,10 @@ class RedisTransport:
         durations: of the client.
         on_deferred: called when releases are deferred; has to arrange that `deliver_deferred` is
             called until it returns True.
+
+    Attributes:
+        names: the nodes' display names, without passwords.
+        wake_ups: that the nodes publish; connects when there is a listener.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class RedisTransport:
         on_deferred: Callable[[RedisTransport], object],
     ) -> None:
         self._nodes = NodeSet(nodes, durations)
+        self.names = self._nodes.names
         self._closed = False
         self._on_deferred = on_deferred
         self._reset_pool()
@@ -57,21 +62,28 @@ class RedisTransport:
         self._idle: deque[RedisChannel] = deque()
         self._idle_native: deque[RedisChannel] = deque()
         self._lock = native_lock()
-        self._wake_ups = RedisWakeUps(self._nodes)
+        self.wake_ups = RedisWakeUps(self._nodes)
         self._delivers = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The nodes' display names, without passwords."""
-        return self._nodes.names
 
     def refusals(self, script: Script) -> dict[str, str]:
         """Return the nodes that answered a script with an error the last time, and the error."""
-        return self._nodes.refusals(script)
+        return {
+            health.name: health.refusals[script]
+            for health in self._nodes.health
+            if script in health.refusals
+        }
 
     def failures(self) -> dict[str, NodeFailure]:
         """Return the nodes that failed when they were last used, or are not connected yet."""
-        return self._nodes.failures()
+        return {
+            health.name: NodeFailure(
+                reason=health.reason or "not connected yet",
+                lasting=health.lasting,
+                tried=health.reason is not None,
+            )
+            for health in self._nodes.health
+            if health.reason is not None or not health.was_connected
+        }
 
     def now(self) -> float:
         """Read the clock that bounds validity."""
@@ -89,11 +101,6 @@ class RedisTransport:
         """Let this time pass, or less if a call is woken; return whether it was."""
         return call.sleep(seconds)
 
-    @property
-    def wake_ups(self) -> RedisWakeUps:
-        """The wake-ups that the nodes publish; connects when there is a listener."""
-        return self._wake_ups
-
     def checkout(self) -> RedisChannel:
         """Borrow the idle channel used last, so that a lease uses the same connections again."""
         native = on_native_thread()
@@ -105,7 +112,7 @@ class RedisTransport:
     def checkin(self, channel: Channel) -> None:
         """Give a channel back; commands that were queued behind its borrower are sent now."""
         assert isinstance(channel, RedisChannel)
-        idle = self._idle_native if channel.native else self._idle
+        idle = self._idle_of(channel)
         with self._lock:
             queued, channel.queued_sends = channel.queued_sends, []
             for send in queued:
@@ -134,13 +141,9 @@ class RedisTransport:
         """Send deferred releases where possible; return whether there is nothing left to do."""
         goes_on = False
         try:
-            channel = self.checkout()
-            try:
+            with borrowed(self) as channel:
+                assert isinstance(channel, RedisChannel)
                 is_done = channel.deliver_deferred()
-            except BaseException:
-                self.discard(channel)
-                raise
-            self.checkin(channel)
             goes_on = not (is_done or self._closed or self._deferred_are_old())
         finally:
             self._delivers = goes_on
@@ -151,7 +154,8 @@ class RedisTransport:
 
     def _deferred_are_old(self) -> bool:
         """Return whether all keys of deferred releases have expired, except those of messages."""
-        return self._nodes.deferred_at() < self.now() - self._nodes.max_ttl
+        last = max(health.deferred_at for health in self._nodes.health)
+        return last < self.now() - self._nodes.max_ttl
 
     def _report_deferred(self) -> None:
         """Report releases that are deferred, unless that is done already."""
@@ -167,17 +171,10 @@ class RedisTransport:
     def drain(self, channel: Channel) -> None:
         """Take the replies that have come on a channel; a borrowed one is left to its borrower."""
         assert isinstance(channel, RedisChannel)
-        idle = self._idle_native if channel.native else self._idle
         with self._lock:
-            try:
-                idle.remove(channel)
-            except ValueError:
-                return
-            try:
-                channel.drain()
-            finally:
-                idle.append(channel)
-        self._report_deferred()
+            is_idle = self._use_idle(channel, RedisChannel.drain)
+        if is_idle:
+            self._report_deferred()
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
         """Send a command behind those sent on `channel`, whichever call has borrowed it now."""
@@ -189,34 +186,38 @@ class RedisTransport:
 
     def _in_order(self, channel: Channel, send: Callable[[RedisChannel], None]) -> None:
         assert isinstance(channel, RedisChannel)
-        idle = self._idle_native if channel.native else self._idle
         with self._lock:
-            if not channel.closed:
-                try:
-                    # It may have been borrowed meanwhile: `checkout` does not take the lock.
-                    idle.remove(channel)
-                except ValueError:
-                    channel.queued_sends.append(send)
-                    return
-                try:
-                    send(channel)
-                finally:
-                    idle.append(channel)
-            is_sent = not channel.closed
-        if is_sent:
+            is_open = not channel.closed
+            if is_open and not self._use_idle(channel, send):
+                channel.queued_sends.append(send)
+                return
+        if is_open:
             self._report_deferred()
         else:
             self._send_on_another(send)
 
+    def _use_idle(self, channel: RedisChannel, use: Callable[[RedisChannel], None]) -> bool:
+        """Use a channel that nobody has borrowed; return whether it was one. Needs the lock."""
+        idle = self._idle_of(channel)
+        try:
+            # It may have been borrowed meanwhile: `checkout` does not take the lock.
+            idle.remove(channel)
+        except ValueError:
+            return False
+        try:
+            use(channel)
+        finally:
+            idle.append(channel)
+        return True
+
+    def _idle_of(self, channel: RedisChannel) -> deque[RedisChannel]:
+        return self._idle_native if channel.native else self._idle
+
     def _send_on_another(self, send: Callable[[RedisChannel], None]) -> None:
         """Send on another channel, because the one it should be ordered behind is closed."""
-        other = self.checkout()
-        try:
+        with borrowed(self) as other:
+            assert isinstance(other, RedisChannel)
             send(other)
-        except BaseException:
-            self.discard(other)
-            raise
-        self.checkin(other)
 
     def close(self) -> None:
         """Close all idle connections and wait for those that are being made. Idempotent."""
@@ -227,7 +228,7 @@ class RedisTransport:
             self._idle_native.clear()
             for channel in channels:
                 channel.closed = True
-        self._wake_ups.close()
+        self.wake_ups.close()
         if self._nodes.watch is not None:
             self._nodes.watch.close()
         until = clock.now() + self._nodes.node_timeout
