@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import hiredis
+
 _RECEIVE_SIZE = 65536
 
 #: A reply with a whole register of a lock node is far below this.
@@ -162,21 +164,31 @@ def _partial_line(line: bytes) -> bytes:
     return line
 
 
-def received(sock: Any, framing: Framing) -> Iterator[bytes]:
-    """
-    Yield the checked bytes that have come on a socket, once a poll has shown that there are some.
+class ReplyReader:
+    """Reads the replies on a socket for a thread that polls it."""
 
-    Raises:
-        OSError: the node closed the connection.
-        GarbageError: it sent anything else than replies.
-    """
-    more = True
-    while more:
-        data: bytes = sock.recv(_RECEIVE_SIZE)
-        if not data:
-            raise OSError("closed the connection")
-        framing.check(data)
-        yield data
-        # TLS hands out one record at a time, and a poll does not see what it has buffered.
-        pending = getattr(sock, "pending", None)
-        more = pending is not None and pending() > 0
+    def __init__(self, sock: Any) -> None:
+        self._socket = sock
+        self._framing = Framing()
+        self._parser = hiredis.Reader()
+
+    def received(self) -> Iterator[Any]:
+        """
+        Yield the replies that have come, once a poll has shown that there are bytes.
+
+        Raises:
+            OSError: the node closed the connection.
+            GarbageError: it sent anything else than replies.
+        """
+        more = True
+        while more:
+            data: bytes = self._socket.recv(_RECEIVE_SIZE)
+            if not data:
+                raise OSError("closed the connection")
+            self._framing.check(data)
+            self._parser.feed(data)
+            while (reply := self._parser.gets()) is not False:
+                yield reply
+            # TLS hands out one record at a time, and a poll does not see what it has buffered.
+            pending = getattr(self._socket, "pending", None)
+            more = pending is not None and pending() > 0

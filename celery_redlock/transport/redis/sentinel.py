@@ -38,7 +38,7 @@ from celery_redlock.transport.redis.connect_error import (
     hides_ids,
 )
 from celery_redlock.transport.redis.connector import Connector
-from celery_redlock.transport.redis.framing import Framing, received
+from celery_redlock.transport.redis.framing import ReplyReader
 
 #: Seconds between two readings, and those for which the Sentinels are read after the last use.
 _PAUSE, _IDLE = 2.0, 30.0
@@ -318,7 +318,7 @@ class _Sentinel:
         return self._connector.address.identity
 
     def _replies(self) -> list[Report | NoReport]:
-        framing, parser = Framing(), hiredis.Reader()
+        reader = ReplyReader(self._socket)
         replies: list[Report | NoReport] = []
         poller = new_poller(native=True)
         poller.register(self._socket.fileno(), READ)
@@ -326,10 +326,7 @@ class _Sentinel:
             # A native thread cannot wait in the socket of a greenlet.
             if not poller.poll(as_milliseconds(self._timeout)):
                 raise TimeoutError(f"no answer within {self._timeout:.3g} s")
-            for data in received(self._socket, framing):
-                parser.feed(data)
-                while (reply := parser.gets()) is not False:
-                    replies.append(self._report(reply))
+            replies += map(self._report, reader.received())
         return replies
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -20,7 +21,7 @@ from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.transport import clock
 from celery_redlock.transport.listeners import Listener
-from celery_redlock.transport.redis.framing import Framing, received
+from celery_redlock.transport.redis.framing import ReplyReader
 from celery_redlock.transport.redis.node_set import NodeSet
 
 _logger = event_logger(__name__)
@@ -137,21 +138,21 @@ class _Reader:
         elif self._wake_ups.channels:
             self._pipe = WakeupPipe()
             try:
-                start_native_thread(self._run, "redlock-wake-ups")
+                start_native_thread(partial(self._run, self._pipe), "redlock-wake-ups")
             except RuntimeError:
                 self._pipe = None  # no more threads: waiters try again by themselves
 
-    def _run(self) -> None:
+    def _run(self, pipe: WakeupPipe) -> None:
         pause = _FIRST_PAUSE
-        while self._wake_ups.channels or not self._end():
+        while self._wake_ups.channels or not self._end(pipe):
             begun = clock.now()
             try:
-                self._serve()
+                self._serve(pipe)
             except Exception as exc:
                 self._log(exc)
                 if clock.now() - begun > _LONGEST_PAUSE:
                     pause = _FIRST_PAUSE
-                self._wait(_REFUSED_PAUSE if isinstance(exc, hiredis.ReplyError) else pause)
+                self._wait(pipe, _REFUSED_PAUSE if isinstance(exc, hiredis.ReplyError) else pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _log(self, exc: Exception) -> None:
@@ -167,7 +168,7 @@ class _Reader:
             error=exc,
         )
 
-    def _serve(self) -> None:
+    def _serve(self, pipe: WakeupPipe) -> None:
         """Subscribe, and read while there are listeners and a while longer."""
         connector = self._nodes.connectors[self._index]
         master = connector.master()
@@ -179,29 +180,26 @@ class _Reader:
 
         try:
             timeout = self._nodes.node_timeout
-            _Session(self, self._wake_ups, sock, timeout, is_over).serve(self._pipe)
+            _Session(self, self._wake_ups, sock, timeout, is_over).serve(pipe)
         finally:
             self.live = frozenset()
             connection.disconnect()
 
-    def _wait(self, seconds: float) -> None:
+    def _wait(self, pipe: WakeupPipe, seconds: float) -> None:
         poller = new_poller(native=True)
         until = clock.now() + seconds
-        if self._pipe is not None:
-            poller.register(self._pipe.fd, READ)
+        poller.register(pipe.fd, READ)
         while self._wake_ups.channels and (left := until - clock.now()) > 0:
             poller.poll(as_milliseconds(left))
-            if self._pipe is not None:
-                self._pipe.drain()
+            pipe.drain()
 
-    def _end(self) -> bool:
+    def _end(self, pipe: WakeupPipe) -> bool:
         """End the thread, unless there are listeners again."""
         with self._wake_ups.lock:
             if self._wake_ups.channels:
                 return False
-            pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            pipe.close()
+            self._pipe = None
+        pipe.close()
         return True
 
 
@@ -222,11 +220,10 @@ class _Session:
         self._socket = sock
         self._socket.settimeout(timeout)
         self._timeout = timeout
-        self._framing = Framing()
-        self._parser = hiredis.Reader()
+        self._replies = ReplyReader(sock)
         self._asked: frozenset[str] = frozenset()
 
-    def serve(self, pipe: Any) -> None:
+    def serve(self, pipe: WakeupPipe) -> None:
         """Read while there are listeners, and a while longer; raises what breaks the connection."""
         poller = new_poller(native=True)
         poller.register(self._socket.fileno(), READ)
@@ -250,7 +247,8 @@ class _Session:
             if pipe.fd in ready:
                 pipe.drain()
             if self._socket.fileno() in ready:
-                self._handle_received()
+                for reply in self._replies.received():
+                    self._handle(reply)
                 heard_at, is_asked = clock.now(), False
 
     def _subscribe(self, wanted: frozenset[str]) -> None:
@@ -261,12 +259,6 @@ class _Session:
 
     def _send(self, *words: str) -> None:
         self._socket.sendall(hiredis.pack_command(words))  # type: ignore[arg-type]
-
-    def _handle_received(self) -> None:
-        for data in received(self._socket, self._framing):
-            self._parser.feed(data)
-            while (reply := self._parser.gets()) is not False:
-                self._handle(reply)
 
     def _handle(self, reply: Any) -> None:
         if isinstance(reply, Exception):
