@@ -214,6 +214,13 @@ def check_identity(info: Mapping[str, str] | None, record: str) -> None:
         raise ConnectError(_KEEPS_ITS_ID, lasting=True)
 
 
+def failure_of(exc: BaseException) -> ConnectError:
+    """Return why a connection failed; without the traceback, which would keep its frames."""
+    return ConnectError(
+        describe_failure(exc), lasting=isinstance(exc, ConnectError) and exc.lasting
+    )
+
+
 def describe_failure(exc: BaseException) -> str:
     """Return the reason of a failed connection in one line."""
     if isinstance(exc, ConnectError):

@@ -17,7 +17,7 @@ from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.clock import now as clock
-from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
+from celery_redlock.transport.redis.connect_error import ConnectError, failure_of
 from celery_redlock.transport.redis.connection import (
     ConnectionBrokenError,
     NodeConnection,
@@ -62,7 +62,7 @@ class Connections:
         self._native = native
         self._poller = new_poller(native=native)
         self._index_of: dict[int, int] = {}
-        self._connected: deque[tuple[int, NodeConnection | None, str, bool]] = deque()
+        self._connected: deque[tuple[int, NodeConnection | ConnectError]] = deque()
         self._on_connect = on_connect
         self._connecting: dict[int, float] = {}
         self._replace_at: dict[int, float] = {}
@@ -265,7 +265,7 @@ class Connections:
         except RuntimeError as exc:
             # The process can start no more threads: one node less, and no error for the caller.
             end()
-            self._connected.append((index, None, str(exc), False))
+            self._connected.append((index, ConnectError(str(exc), lasting=False)))
             self._wakeup.wake()
         except BaseException as exc:
             # Raised by a signal handler; the thread may have started or not.
@@ -276,21 +276,18 @@ class Connections:
             raise
 
     def _connect_and_deliver(self, index: int, end: Callable[[], None]) -> None:
-        connection: NodeConnection | None = None
-        reason, lasting = "the connection attempt was interrupted", False
+        made: NodeConnection | ConnectError
+        made = ConnectError("the connection attempt was interrupted", lasting=False)
         try:
-            connection, run_id = self._nodes.connectors[index].connect(native=self._native)
-            reason = self._nodes.duplicate_server_problem(index, run_id)
-            if reason:
-                lasting = True
-                connection.close()
-                connection = None
+            made, run_id = self._nodes.connectors[index].connect(native=self._native)
+            if problem := self._nodes.duplicate_server_problem(index, run_id):
+                made.close()
+                made = ConnectError(problem, lasting=True)
         except Exception as exc:
-            reason = describe_failure(exc)
-            lasting = isinstance(exc, ConnectError) and exc.lasting
+            made = failure_of(exc)
         finally:
             try:
-                self._deliver(index, connection, reason, lasting)
+                self._deliver(index, made)
                 if self._closed:
                     self._discard_connected()
                 else:
@@ -300,19 +297,17 @@ class Connections:
             finally:
                 end()
 
-    def _deliver(
-        self, index: int, connection: NodeConnection | None, reason: str, lasting: bool
-    ) -> None:
+    def _deliver(self, index: int, made: NodeConnection | ConnectError) -> None:
         with self._handover_lock:
             # Deferred releases are sent here, because no caller may ever take the connection over.
-            if connection is not None:
+            if isinstance(made, NodeConnection):
                 try:
-                    self._on_connect(index, connection)
+                    self._on_connect(index, made)
                 except ConnectionBrokenError as exc:
-                    self._defer_unanswered(index, connection)
-                    connection.close()
-                    connection, reason = None, str(exc)
-            self._connected.append((index, connection, reason, lasting))
+                    self._defer_unanswered(index, made)
+                    made.close()
+                    made = ConnectError(str(exc), lasting=False)
+            self._connected.append((index, made))
 
     def take_connected(self) -> list[int]:
         """Take over the connections that have been made; return their nodes."""
@@ -322,15 +317,15 @@ class Connections:
         fresh = []
         now = clock()
         while self._connected:
-            index, connection, reason, lasting = self._connected.popleft()
+            index, made = self._connected.popleft()
             self._connecting.pop(index, None)
             health = self._nodes.health[index]
-            if connection is None:
-                health.record_failure(reason, now, lasting=lasting)
+            if isinstance(made, ConnectError):
+                health.record_failure(str(made), now, lasting=made.lasting)
                 continue
             health.was_connected = True
             health.record_success()
-            self._attach(index, connection, now)
+            self._attach(index, made, now)
             fresh.append(index)
         return fresh
 
@@ -374,6 +369,6 @@ class Connections:
         # The closing thread and a connecting one may do this at the same time.
         with contextlib.suppress(IndexError):
             while True:
-                connection = self._connected.popleft()[1]
-                if connection is not None:
-                    connection.close()
+                _, made = self._connected.popleft()
+                if isinstance(made, NodeConnection):
+                    made.close()

@@ -34,7 +34,7 @@ from celery_redlock.transport.redis.connect_error import (
     OF_MASTER,
     OF_SENTINEL,
     ConnectError,
-    describe_failure,
+    failure_of,
     hides_ids,
 )
 from celery_redlock.transport.redis.connector import Connector
@@ -310,8 +310,8 @@ class _Sentinel:
 
     def _fail(self, exc: Exception) -> None:
         self.close()
-        lasting = isinstance(exc, ConnectError) and exc.lasting
-        self._failure = NoReport(self._host, describe_failure(exc), lasting)
+        failure = failure_of(exc)
+        self._failure = NoReport(self._host, str(failure), failure.lasting)
 
     @property
     def _host(self) -> str:

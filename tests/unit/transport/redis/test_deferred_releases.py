@@ -123,7 +123,7 @@ def test_a_connection_that_breaks_as_they_are_sent_costs_none(
     for _ in range(3):
         defer(transport)
     channel = transport.checkout()
-    channel._connections._deliver(0, connection, "", False)
+    channel._connections._deliver(0, connection)
     transport.checkin(channel)
     theirs.close()
     assert len(transport._nodes.health[0].take_deferred()) == 3
