@@ -218,30 +218,21 @@ class Sentinels:
             on_named: called as soon as all masters are named, and at the end.
         """
         asked_at = clock.now()
-        for reports, is_whole in self._rounds(one_more=True):
-            is_named = [
-                group.named_by(list(reported.values())) is not None
-                for group, reported in zip(self._groups, reports, strict=True)
-            ]
-            for group, reported, named in zip(self._groups, reports, is_named, strict=True):
-                if named or is_whole:
+        for reports, is_whole in self.rounds():
+            are_named = True
+            for group, reported in zip(self._groups, reports, strict=True):
+                is_named = group.named_by(list(reported.values())) is not None
+                are_named &= is_named
+                if is_named or is_whole:
                     group.learn(reported, asked_at)
-            if is_whole or all(is_named):
+            if are_named or is_whole:
                 on_named()
 
-    def ask(self) -> list[dict[str, Report | NoReport]]:
-        """Ask every Sentinel; return reports by group."""
-        *_, (reports, _) = self._rounds(one_more=False)
-        return reports
-
-    def _rounds(
-        self, *, one_more: bool
-    ) -> Iterator[tuple[list[dict[str, Report | NoReport]], bool]]:
+    def rounds(self) -> Iterator[tuple[list[dict[str, Report | NoReport]], bool]]:
         """
         Ask those that are connected and then the others, so that a silent one delays none.
 
-        Args:
-            one_more: of the others only one is tried once a majority is connected.
+        Of the others only one is tried once a majority is connected.
 
         Yields:
             The reports by group, and whether they are whole.
@@ -249,7 +240,7 @@ class Sentinels:
         reports: dict[tuple[str, str], Report | NoReport] = {}
         connected = [one for one in self._sentinels if one.is_open]
         others = [one for one in self._sentinels if not one.is_open]
-        if one_more and len(connected) >= quorum(len(self._sentinels)):
+        if len(connected) >= quorum(len(self._sentinels)):
             others.sort(key=lambda one: one.tried_at)
             del others[1:]
         for sentinels in filter(None, (connected, others)):
@@ -274,8 +265,10 @@ class _Sentinel:
 
     def __init__(self, url: str, names: Sequence[str], timeout: float) -> None:
         self.url = url
+        address = parse_node(url)
+        self._host = address.identity
         self._names = names
-        self._connector = _SentinelConnector(parse_node(url), timeout)
+        self._connector = _SentinelConnector(address, timeout)
         self._timeout = timeout
         self.tried_at = 0.0
         self._failure = _NOT_ASKED
@@ -312,10 +305,6 @@ class _Sentinel:
         self.close()
         failure = failure_of(exc)
         self._failure = NoReport(self._host, str(failure), failure.lasting)
-
-    @property
-    def _host(self) -> str:
-        return self._connector.address.identity
 
     def _replies(self) -> list[Report | NoReport]:
         reader = ReplyReader(self._socket)
@@ -525,7 +514,7 @@ class GroupConnector(Connector):
 def ask_sentinels(address: NodeAddress, timeout: float) -> dict[str, Report | NoReport]:
     """Ask the Sentinels of one node, on connections that end with the call."""
     with contextlib.closing(Sentinels([SentinelGroup(address, 0.0)], timeout)) as sentinels:
-        (reported,) = sentinels.ask()
+        *_, ([reported], _) = sentinels.rounds()
     return reported
 
 
