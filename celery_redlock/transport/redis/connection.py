@@ -90,18 +90,6 @@ class NodeConnection:
         master: whom the socket leads to, for a node that can fail over; else None.
     """
 
-    __slots__ = (
-        "_framing",
-        "_outgoing",
-        "_reader",
-        "_redis_connection",
-        "_settings",
-        "_socket",
-        "fd",
-        "master",
-        "pending",
-    )
-
     def __init__(self, connection: Any, sock: Any, master: Master | None = None) -> None:
         sock.setblocking(False)
         self._redis_connection = connection

@@ -59,19 +59,6 @@ class NodeHealth:
         refusals: the scripts that it answered with an error the last time, and the errors.
     """
 
-    __slots__ = (
-        "_backoff_until",
-        "_deferred",
-        "_failures",
-        "_quiet_until",
-        "deferred_at",
-        "lasting",
-        "name",
-        "reason",
-        "refusals",
-        "was_connected",
-    )
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.reason: str | None = None
