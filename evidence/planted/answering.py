@@ -116,8 +116,8 @@ TRANSPORT = (
         tested("test_a_client_gets_its_connections_although_each_look_up_outlasts_a_reply"),
         (
             "transport/redis/connector.py::Connector.connect",
-            "self.open_at(master, native=native, awaited=awaited)",
-            "self.open_at(master, native=native, awaited=True)",
+            "self.open(master, native=native, awaited=awaited)",
+            "self.open(master, native=native, awaited=True)",
         ),
     ),
     fault(

@@ -146,7 +146,7 @@ class Connector:
             ConnectError: the node cannot be used; the text gives the reason.
         """
         master = self.master()
-        connection, info = self.open_at(master, native=native, awaited=awaited)
+        connection, info = self.open(master, native=native, awaited=awaited)
         try:
             if not self.warned:
                 self.warned = True
@@ -210,9 +210,15 @@ class Connector:
             yield connection
         connection.disconnect()
 
-    def open(self) -> tuple[Any, dict[str, str] | None]:
+    def open(
+        self, master: Master | None, *, native: bool = False, awaited: bool = True
+    ) -> tuple[Any, dict[str, str] | None]:
         """
-        Connect as `connect` does, for a caller that waits.
+        Connect as `connect` does.
+
+        Args:
+            master: what `master` returned.
+            native, awaited: as for `connect`.
 
         Returns:
             The connection as redis-py has it, and the server's reply to INFO, if it gave one.
@@ -220,12 +226,6 @@ class Connector:
         Raises:
             ConnectError: the node cannot be used; the text gives the reason.
         """
-        return self.open_at(self.master())
-
-    def open_at(
-        self, master: Master | None, *, native: bool = False, awaited: bool = True
-    ) -> tuple[Any, dict[str, str] | None]:
-        """Connect as `connect` does, to what `master` returned."""
         connection = self._connection(master, native=native, awaited=awaited)
         with self._explained(connection):
             connection.connect()

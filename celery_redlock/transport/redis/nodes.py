@@ -87,7 +87,7 @@ class ServerAdministration(Administration):
         if self._connection is None:
             connector = connector_to(self._node, _ARM_TIMEOUT)
             self._master = connector.master()
-            self._connection, info = connector.open_at(self._master)
+            self._connection, info = connector.open(self._master)
             self.run_id = info.get("run_id") if info else None
         self._connection.send_command("EVAL", ARM_SOURCE, 1, GUARD_KEY, mode)
         answer = self._connection.read_response()
@@ -103,7 +103,8 @@ class ServerReader(NodeReader):
     """A server, on a connection of its own: a client's locks do not queue behind these reads."""
 
     def __init__(self, node: NodeAddress, timeout: float) -> None:
-        self._connection, _ = connector_to(node, timeout).open()
+        connector = connector_to(node, timeout)
+        self._connection, _ = connector.open(connector.master())
 
     def close(self) -> None:
         self._connection.disconnect()
