@@ -49,11 +49,9 @@ class RedisChannel:
         self.native = native
         self.queued_sends: list[Callable[[RedisChannel], None]] = []
         self.closed = False
-        self._quorum = nodes.quorum
+        self._nodes = nodes
         self._health = nodes.health
-        self._has_deferred = nodes.has_deferred
         self._node_timeout = nodes.node_timeout
-        self._watch = nodes.watch
         self._connections = Connections(nodes, self._send_deferred, native=native)
         self._by_node = self._connections.by_node
         self._used_at = clock()
@@ -70,7 +68,7 @@ class RedisChannel:
         now = clock()
         idle_for = now - self._used_at
         idle = idle_for >= _IDLE
-        watch = self._watch
+        watch = self._nodes.watch
         if watch is not None:
             watch.use(limit)
         is_complete = self._connections.complete and (
@@ -181,7 +179,7 @@ class RedisChannel:
         """
         self._receive_replies(0.0)
         self._send_deferred_to(self._connections.connect_to_deferred(clock()))
-        return not self._has_deferred() and not any(
+        return not self._nodes.has_deferred() and not any(
             connection.pending for _, connection in self._connections.made()
         )
 
@@ -232,7 +230,7 @@ class RedisChannel:
         self, unhealthy: list[int], data: bytes, entries: list[PendingReply], now: float
     ) -> None:
         """Ask nodes that are backing off only if a quorum needs them (decision 0003)."""
-        needed = len(self._unanswered) + len(self._again) < self._quorum
+        needed = len(self._unanswered) + len(self._again) < self._nodes.quorum
         # A silent node may hold our keys, so it gets every command that sets none.
         harmless = not any(entry.command.sets_keys for entry in entries)
         for index in unhealthy:

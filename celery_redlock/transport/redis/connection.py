@@ -143,8 +143,6 @@ class NodeConnection:
             return
         try:
             sent = self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
         except OSError as exc:
             if not _would_block(exc):
                 raise ConnectionBrokenError(_describe(exc)) from exc
@@ -171,8 +169,6 @@ class NodeConnection:
         reader = self._reader
         try:
             data = self._socket.recv(_RECEIVE_SIZE)
-        except (BlockingIOError, InterruptedError):
-            return
         except OSError as exc:
             if _would_block(exc):
                 return
@@ -218,7 +214,9 @@ class NodeConnection:
 
 def _would_block(exc: OSError) -> bool:
     # SSL sockets raise SSLWantReadError and SSLWantWriteError, which are not BlockingIOError.
-    return type(exc).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+    return isinstance(exc, BlockingIOError | InterruptedError) or (
+        type(exc).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+    )
 
 
 def _describe(exc: OSError) -> str:
