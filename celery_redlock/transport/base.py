@@ -104,6 +104,10 @@ class AckedNodes(set[int]):
         return self.followup if now < self.followup_deadline else None
 
 
+#: Commands that are sent together, each with the round that counts its votes.
+Batch = Sequence[tuple[Command, Round]]
+
+
 class Channel(Protocol):
     """One caller's connections to all nodes."""
 
@@ -111,12 +115,7 @@ class Channel(Protocol):
         """Wait until a quorum of nodes is connected, within bounds and at most `limit` seconds."""
 
     def exchange(
-        self,
-        batch: Sequence[tuple[Command, Round]],
-        timeout: float,
-        *,
-        linger: float = 0.0,
-        acked: AckedNodes | None = None,
+        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
     ) -> None:
         """
         Send each command to every node and feed the replies into its round.
@@ -125,7 +124,7 @@ class Channel(Protocol):
         nodes that have not replied by then have voted `Failed`.
 
         Args:
-            batch: commands, each with the round that counts its votes.
+            batch: the commands.
             timeout: seconds in which the nodes have to reply.
             linger: seconds to wait longer for nodes whose vote was not needed.
             acked: collects the nodes that have executed the commands, also by late replies.

@@ -29,7 +29,7 @@ from celery_redlock.protocol.commands import Command, ReleaseAction, granted_key
 from celery_redlock.protocol.rounds import Phase, Round
 from celery_redlock.protocol.votes import Failed, Vote
 from celery_redlock.transport import AckedNodes
-from celery_redlock.transport.base import VoteReceiver
+from celery_redlock.transport.base import Batch, VoteReceiver
 
 #: One millisecond, in which models count time.
 TICK = 0.001
@@ -153,12 +153,7 @@ class Stage:
             self.said.append((command, self._all(nodes), False))
 
     def exchange(
-        self,
-        batch: Sequence[tuple[Command, Round]],
-        timeout: float,
-        *,
-        linger: float = 0.0,
-        acked: AckedNodes | None = None,
+        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
     ) -> None:
         [(command, round_)] = batch
         self.rounds.append(round_)

@@ -22,7 +22,7 @@ from celery_redlock.protocol.rounds import Phase, Round
 from celery_redlock.protocol.votes import Failed, Vote
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Channel, NodeFailure, VoteReceiver
+from celery_redlock.transport.base import AckedNodes, Batch, Channel, NodeFailure, VoteReceiver
 from celery_redlock.transport.listeners import Listener, WaitingCall
 
 _ids = itertools.count(1)
@@ -294,12 +294,7 @@ class MemoryTransport:
         """Do nothing."""
 
     def exchange(
-        self,
-        batch: Sequence[tuple[Command, Round]],
-        timeout: float,
-        *,
-        linger: float = 0.0,
-        acked: AckedNodes | None = None,
+        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
     ) -> None:
         """Send each command to every node and feed the replies into its round."""
         undecided: list[tuple[Round, int]] = []

@@ -12,7 +12,7 @@ from typing import Any
 from celery_redlock.protocol.commands import Command, Script, inspect, read_reply
 from celery_redlock.protocol.rounds import InspectRound, Phase, Round
 from celery_redlock.protocol.votes import Failed
-from celery_redlock.transport.base import AckedNodes, VoteReceiver
+from celery_redlock.transport.base import AckedNodes, Batch, VoteReceiver
 from celery_redlock.transport.clock import now as clock
 from celery_redlock.transport.redis.connection import (
     ConnectionBrokenError,
@@ -101,12 +101,7 @@ class RedisChannel:
                 self._connections.retire_silent(clock())
 
     def exchange(
-        self,
-        batch: Sequence[tuple[Command, Round]],
-        timeout: float,
-        *,
-        linger: float = 0.0,
-        acked: AckedNodes | None = None,
+        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
     ) -> None:
         """Send a batch to every node and feed the replies into its rounds."""
         self._number += 1
