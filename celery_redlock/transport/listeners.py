@@ -9,6 +9,7 @@ from typing import Protocol
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import on_native_thread
+from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.keys import wake_channel
 
@@ -24,6 +25,46 @@ class WakeUps(Protocol):
 
     def are_live(self, channels: frozenset[str]) -> bool:
         """Return whether a quorum of nodes publishes to all of these channels."""
+
+
+class Listeners:
+    """
+    Listeners by their channels. Thread-safe.
+
+    Attributes:
+        lock: for very short sections.
+    """
+
+    def __init__(self) -> None:
+        self.lock = native_lock()
+        self._by_channel: dict[str, set[Listener]] = {}
+
+    @property
+    def channels(self) -> frozenset[str]:
+        """The channels that have listeners."""
+        with self.lock:
+            return frozenset(self._by_channel)
+
+    def add(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Begin to call a listener for some channels. Idempotent."""
+        with self.lock:
+            for channel in channels:
+                self._by_channel.setdefault(channel, set()).add(listener)
+
+    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
+        """Stop calling a listener for some channels. Idempotent."""
+        with self.lock:
+            for channel in channels:
+                there = self._by_channel.get(channel)
+                if there is not None:
+                    there.discard(listener)
+                    if not there:
+                        del self._by_channel[channel]
+
+    def of(self, channel: str) -> tuple[Listener, ...]:
+        """Return the listeners of a channel."""
+        with self.lock:
+            return tuple(self._by_channel.get(channel, ()))
 
 
 class Listener:

@@ -23,7 +23,7 @@ from celery_redlock.protocol.votes import Failed, Vote
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import AckedNodes, Batch, Channel, NodeFailure, VoteReceiver
-from celery_redlock.transport.listeners import Listener, WaitingCall
+from celery_redlock.transport.listeners import Listener, Listeners, WaitingCall
 
 _ids = itertools.count(1)
 
@@ -78,6 +78,7 @@ class MemoryNode:
         refusing: refuses connections while set.
         garbage: replies nonsense while set.
         paused: buffers commands and executes them when resumed, as a stopped process does.
+        listeners: to the wake-ups that it publishes.
     """
 
     def __init__(self, name: str, clock: Time | None = None) -> None:
@@ -91,7 +92,7 @@ class MemoryNode:
         self.paused = False
         self._backlog: list[Command] = []
         self._lock = native_lock()
-        self._listeners: dict[str, set[Listener]] = {}
+        self.listeners = Listeners()
 
     def now_us(self) -> int:
         """Read the node's wall clock."""
@@ -158,25 +159,11 @@ class MemoryNode:
         self._publish()
         return Failed("answered garbage") if self.garbage else vote
 
-    def add(self, listener: Listener, channels: Iterable[str]) -> None:
-        """Begin to call a listener for some channels. Idempotent."""
-        with self._lock:
-            for channel in channels:
-                self._listeners.setdefault(channel, set()).add(listener)
-
-    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
-        """Stop calling a listener for some channels. Idempotent."""
-        with self._lock:
-            for channel in channels:
-                self._listeners.get(channel, set()).discard(listener)
-
     def _publish(self) -> None:
         while self.state.published:
             key, name = self.state.published.pop(0)
             channel = wake_channel(key)
-            with self._lock:
-                listeners = tuple(self._listeners.get(channel, ()))
-            for listener in listeners:
+            for listener in self.listeners.of(channel):
                 listener.on_wake(name, channel)
 
 
@@ -249,13 +236,13 @@ class MemoryTransport:
         """Begin to call a listener for some channels. Idempotent."""
         self._listeners.add(listener)
         for node in self.nodes:
-            node.add(listener, channels)
+            node.listeners.add(listener, channels)
 
     def remove(self, listener: Listener, channels: Iterable[str]) -> None:
         """Stop calling a listener for some channels. Idempotent."""
         self._listeners.discard(listener)
         for node in self.nodes:
-            node.remove(listener, channels)
+            node.listeners.remove(listener, channels)
 
     def are_live(self, channels: frozenset[str]) -> bool:
         """Return True: nodes call their listeners at once."""

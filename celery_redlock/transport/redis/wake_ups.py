@@ -16,11 +16,10 @@ import hiredis
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
-from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.transport import clock
-from celery_redlock.transport.listeners import Listener
+from celery_redlock.transport.listeners import Listener, Listeners
 from celery_redlock.transport.redis.framing import ReplyReader
 from celery_redlock.transport.redis.node_set import NodeSet
 
@@ -42,46 +41,27 @@ _REFUSED_PAUSE = 300.0
 _POLL = 5.0
 
 
-class RedisWakeUps:
+class RedisWakeUps(Listeners):
     """
     The wake-ups of all nodes of a client. Thread-safe.
 
     Attributes:
-        lock: for very short sections.
         closed: sessions end at once; the next listener opens them again.
     """
 
     def __init__(self, nodes: NodeSet) -> None:
+        super().__init__()
         self._nodes = nodes
-        self.lock = native_lock()
-        self._by_channel: dict[str, set[Listener]] = {}
         self._readers = [_Reader(self, nodes, index) for index in range(len(nodes.names))]
         self.closed = False
-
-    @property
-    def channels(self) -> frozenset[str]:
-        """The channels that have listeners."""
-        with self.lock:
-            return frozenset(self._by_channel)
 
     def add(self, listener: Listener, channels: Iterable[str]) -> None:
         """Begin to call a listener for some channels; connects in the background if needed."""
         with self.lock:
             self.closed = False
-            for channel in channels:
-                self._by_channel.setdefault(channel, set()).add(listener)
+            super().add(listener, channels)
             for reader in self._readers:
                 reader.notice()
-
-    def remove(self, listener: Listener, channels: Iterable[str]) -> None:
-        """Stop calling a listener for some channels. Idempotent."""
-        with self.lock:
-            for channel in channels:
-                there = self._by_channel.get(channel)
-                if there is not None:
-                    there.discard(listener)
-                    if not there:
-                        del self._by_channel[channel]
 
     def are_live(self, channels: frozenset[str]) -> bool:
         """Return whether a quorum of nodes publishes to all of these channels."""
@@ -101,16 +81,12 @@ class RedisWakeUps:
 
     def woken(self, channel: str, name: str) -> None:
         """Call the listeners of a channel: a node has woken a waiter."""
-        with self.lock:
-            listeners = tuple(self._by_channel.get(channel, ()))
-        for listener in listeners:
+        for listener in self.of(channel):
             listener.on_wake(name, channel)
 
     def subscribed(self, channel: str) -> None:
         """Call the listeners of a channel if a quorum of nodes now publishes to it."""
-        with self.lock:
-            listeners = tuple(self._by_channel.get(channel, ()))
-        for listener in listeners:
+        for listener in self.of(channel):
             if listener.is_live:
                 listener.on_live()
 
