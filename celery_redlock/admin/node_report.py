@@ -35,12 +35,8 @@ from celery_redlock.transport.redis.connect_error import (
     describe_failure,
 )
 from celery_redlock.transport.redis.connector import read_info
-from celery_redlock.transport.redis.sentinel import (
-    NoReport,
-    Report,
-    ask_sentinels,
-    connector_to,
-)
+from celery_redlock.transport.redis.masters import connector_to
+from celery_redlock.transport.redis.sentinel import NoReport, Report, ask_sentinels
 
 #: Number of round trips whose median is the latency.
 _ROUND_TRIPS = 5

@@ -47,7 +47,7 @@ FAILING_OVER = (
         "nobody begins the quarantine of a former master that is promoted again",
         tested("test_a_former_master_that_is_promoted_again_sits_out_its_quarantine"),
         (
-            "transport/redis/sentinel.py::GroupConnector._admit",
+            "transport/redis/masters.py::GroupConnector._admit",
             "master.epoch, self._watch.quarantine_ms",
             "0, self._watch.quarantine_ms",
         ),
@@ -74,7 +74,7 @@ FAILING_OVER = (
         "a client that was disconnected watches no master",
         tested("test_a_client_may_be_disconnected_and_used_again"),
         (
-            "transport/redis/sentinel.py::MasterWatch.use",
+            "transport/redis/masters.py::MasterWatch.use",
             "self._used_at = now = clock.now()\n        self._closed = False",
             "self._used_at = now = clock.now()",
         ),
@@ -83,7 +83,7 @@ FAILING_OVER = (
         "a watch that ended by an error never begins again",
         tested("test_a_watch_that_ended_by_an_error_begins_again"),
         (
-            "transport/redis/sentinel.py::MasterWatch._run",
+            "transport/redis/masters.py::MasterWatch._run",
             "if self._pipe is own:",
             "if False:",
         ),

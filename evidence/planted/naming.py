@@ -14,7 +14,7 @@ FOUND = tested("test_one_cause_gives_one_finding_that_names_its_group")
 SENTINEL_URL = "tasks/config/broker_node.py::_sentinel_url"
 SENTINEL_QUERY = "tasks/config/broker_node.py::_sentinel_query"
 EXPLAIN = "transport/redis/sentinel.py::SentinelGroup._explain"
-VOTES = "transport/redis/sentinel.py::GroupConnector._admit"
+VOTES = "transport/redis/masters.py::GroupConnector._admit"
 
 NAMING = (
     fault(

@@ -25,7 +25,7 @@ PROMOTING = (
             "milliseconds(longest)",
         ),
         (
-            "transport/redis/sentinel.py::MasterWatch.__init__",
+            "transport/redis/masters.py::MasterWatch.__init__",
             "milliseconds(max_ttl + takeover) if takeover",
             "milliseconds(max_ttl) if takeover",
         ),

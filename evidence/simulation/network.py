@@ -15,7 +15,7 @@ from celery_redlock.transport import Listener
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import check_role
 from celery_redlock.transport.redis.connection import NodeConnection
-from celery_redlock.transport.redis.sentinel import MasterWatch
+from celery_redlock.transport.redis.masters import MasterWatch
 from evidence.simulation.scheduler import Machine, Scheduler
 from evidence.simulation.shims import READ, WRITE, Files, Poller
 

@@ -26,6 +26,7 @@ import celery_redlock.transport.clock as clock_module
 import celery_redlock.transport.listeners as listeners_module
 import celery_redlock.transport.redis.connection as connection_module
 import celery_redlock.transport.redis.connections as connections_module
+import celery_redlock.transport.redis.masters as masters_module
 import celery_redlock.transport.redis.node_set as node_set_module
 import celery_redlock.transport.redis.sentinel as sentinel_module
 import celery_redlock.transport.redis.transport as transport_module
@@ -426,16 +427,17 @@ def _simulated(world: World) -> Iterator[None]:
         (connections_module, "start_native_thread", threads.start_native_thread),
         (connections_module, "close_greenlet_hub", lambda: None),
         (Master, "counted", counted),
-        (sentinel_module, "Connector", connector),
-        (sentinel_module, "GroupConnector", connector),
+        (masters_module, "Connector", connector),
+        (masters_module, "GroupConnector", connector),
         (sentinel_module, "_SentinelConnector", connector),
-        (sentinel_module, "WakeupPipe", wakeup),
-        (sentinel_module, "close_greenlet_hub", lambda: None),
+        (masters_module, "WakeupPipe", wakeup),
+        (masters_module, "close_greenlet_hub", lambda: None),
+        (masters_module, "new_poller", new_poller),
         (sentinel_module, "new_poller", new_poller),
-        (sentinel_module, "on_native_thread", threads.on_native_thread),
-        (sentinel_module, "start_native_thread", threads.start_native_thread),
-        (sentinel_module, "time", time_),
-        (sentinel_module, "unpatched", threads.unpatched),
+        (masters_module, "on_native_thread", threads.on_native_thread),
+        (masters_module, "start_native_thread", threads.start_native_thread),
+        (masters_module, "time", time_),
+        (masters_module, "unpatched", threads.unpatched),
         (node_set_module, "time", time_),
         (transport_module, "on_native_thread", threads.on_native_thread),
         (transport_module, "time", time_),

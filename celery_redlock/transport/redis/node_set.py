@@ -15,7 +15,7 @@ from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import Durations
 from celery_redlock.transport.redis.connection import NodeConnection
 from celery_redlock.transport.redis.health import NodeHealth
-from celery_redlock.transport.redis.sentinel import MasterWatch, connector_to
+from celery_redlock.transport.redis.masters import MasterWatch, connector_to
 
 #: Seconds that closing waits for the connection attempts under way.
 _CLOSES_WITHIN = 2.0

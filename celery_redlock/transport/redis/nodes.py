@@ -23,7 +23,7 @@ from celery_redlock.transport.kinds import (
     NodeReader,
     checked_states,
 )
-from celery_redlock.transport.redis.sentinel import connector_to
+from celery_redlock.transport.redis.masters import connector_to
 from celery_redlock.transport.redis.transport import RedisTransport
 
 #: Seconds for each reply of a server that is to be armed.

@@ -1,5 +1,5 @@
 """
-Nodes that Sentinels watch: which of a group's servers is the master, asked for while it matters.
+The Sentinels of a group of servers: what they report, and which server is the master by that.
 
 A majority of the Sentinels has to agree, because one of them may know only what was, and none of
 them may know of a newer promotion.
@@ -8,9 +8,6 @@ them may know of a newer promotion.
 from __future__ import annotations
 
 import contextlib
-import math
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,32 +16,14 @@ from typing import Any
 import hiredis
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
-from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
-from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
-from celery_redlock._greenlets.wakeup import WakeupPipe
-from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
-from celery_redlock.protocol.mastership import MAX_AGE, TAKEOVER, Master
-from celery_redlock.protocol.scripts import LEAD_SOURCE
+from celery_redlock.protocol.mastership import TAKEOVER, Master
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.protocol.timing import milliseconds, quorum
+from celery_redlock.protocol.timing import quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress, parse_node
-from celery_redlock.transport.base import Durations
-from celery_redlock.transport.redis.connect_error import (
-    OF_MASTER,
-    OF_SENTINEL,
-    ConnectError,
-    failure_of,
-    hides_ids,
-)
+from celery_redlock.transport.redis.connect_error import OF_SENTINEL, failure_of
 from celery_redlock.transport.redis.connector import Connector
 from celery_redlock.transport.redis.framing import ReplyReader
-
-#: Seconds between two readings, and those for which the Sentinels are read after the last use.
-_PAUSE, _IDLE = 2.0, 30.0
-
-#: Node timeouts for which a caller waits for the first reading, or for that after a pause.
-_FIRST_READING = 4
 
 #: A Sentinel with one of these flags takes its master for dead.
 _DOUBTS = frozenset({"o_down", "failover_in_progress"})
@@ -350,178 +329,8 @@ class _SentinelConnector(Connector):
     spelling = OF_SENTINEL
 
 
-class MasterWatch:
-    """
-    Watches the masters of a client's nodes, in a native thread that runs while the client is used.
-
-    Thread-safe and fork-safe.
-
-    Attributes:
-        groups: by the identity of the node's address.
-        quarantine_ms: of a promoted server; 0: the guard is off.
-    """
-
-    def __init__(self, addresses: Iterable[NodeAddress], durations: Durations) -> None:
-        max_ttl, takeover = durations.max_ttl, durations.takeover
-        self.groups = {one.identity: SentinelGroup(one, takeover) for one in addresses}
-        # Without a takeover the guard is off.
-        self.quarantine_ms = milliseconds(max_ttl + takeover) if takeover else 0
-        self._timeout = durations.node_timeout
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Begin anew in a forked child, which has none of its parent's threads."""
-        self._lock = native_lock()
-        self._closed = False
-        self._used_at = self._read_at = float("-inf")
-        self._pipe: WakeupPipe | None = None
-
-    def use(self, limit: float = math.inf) -> None:
-        """
-        Have the masters watched for a while.
-
-        After a pause it waits for a reading, at most four node timeouts and `limit` seconds.
-        """
-        self._used_at = now = clock.now()
-        self._closed = False
-        if self._pipe is None:
-            self._start()
-        sleep = unpatched("time", "sleep") if on_native_thread() else time.sleep
-        until = now + min(_FIRST_READING * self._timeout, limit)
-        while now - self._read_at > MAX_AGE and clock.now() < until and not sys.is_finalizing():
-            sleep(0.002)
-
-    def master_of(self, address: NodeAddress) -> Master:
-        """
-        Return the master of a node.
-
-        Raises:
-            ConnectError: nobody has named one lately.
-        """
-        self.use()
-        group = self.groups[address.identity]
-        if group.master is None or not group.master.is_confirmed(clock.now()):
-            problem = group.problem or "its Sentinels have not replied lately"
-            raise ConnectError(problem, lasting=group.lasting)
-        return group.master
-
-    def close(self) -> None:
-        """Stop watching until the next use. Idempotent."""
-        self._closed = True
-        with self._lock:
-            pipe = self._pipe
-        if pipe is not None:
-            pipe.wake()
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._pipe is not None or self._closed:
-                return
-            try:
-                self._pipe = WakeupPipe()
-                start_native_thread(self._run, "redlock-masters")
-            except (RuntimeError, OSError):
-                self._pipe = None  # no more threads or pipes: nobody confirms the masters
-            except BaseException:
-                self._pipe = None
-                raise
-
-    def _run(self) -> None:
-        sentinels, own = None, self._pipe
-        try:
-            sentinels = Sentinels(self.groups.values(), self._timeout)
-            poller = new_poller(native=True)
-            while (pipe := self._pipe_while_used()) is not None:
-                sentinels.read(self._note_reading)
-                poller.register(pipe.fd, READ)
-                poller.poll(as_milliseconds(_PAUSE))
-                poller.unregister(pipe.fd)
-        finally:
-            with self._lock:
-                if self._pipe is own:
-                    self._pipe = None  # after an error: the next use starts another thread
-            if sentinels is not None:
-                sentinels.close()
-            close_greenlet_hub()
-
-    def _note_reading(self) -> None:
-        self._read_at = clock.now()
-
-    def _pipe_while_used(self) -> WakeupPipe | None:
-        """Return what ends a pause; end the watch if the client is idle or closed."""
-        with self._lock:
-            if not self._closed and clock.now() - self._used_at < _IDLE:
-                return self._pipe
-            pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            pipe.close()
-        return None
-
-
-class GroupConnector(Connector):
-    """
-    Opens connections to the master of a group.
-
-    Args:
-        address: the node.
-        timeout: seconds for each step.
-        watch: knows the master; None: the Sentinels are asked for each connection.
-    """
-
-    spelling = OF_MASTER
-
-    def __init__(
-        self, address: NodeAddress, timeout: float, watch: MasterWatch | None = None
-    ) -> None:
-        super().__init__(address, timeout)
-        self._timeout = timeout
-        self._watch = watch
-
-    def master(self) -> Master | None:
-        if self._watch is not None:
-            return self._watch.master_of(self.address)
-        group = SentinelGroup(self.address, 0.0)
-        asked_at = clock.now()
-        group.learn(ask_sentinels(self.address, self._timeout), asked_at)
-        if group.master is None:
-            raise ConnectError(group.problem, lasting=group.lasting)
-        return group.master
-
-    def _admit(self, connection: Any, info: dict[str, str] | None, master: Master) -> None:
-        if self._watch is None or not self._watch.quarantine_ms:
-            return
-        if hides_ids(info):
-            raise ConnectError(
-                "hides INFO from this user, so its failovers cannot be noticed; grant +info",
-                lasting=True,
-            )
-        keys = (GUARD_KEY, EPOCH_KEY)
-        connection.send_command(
-            "EVAL", LEAD_SOURCE, len(keys), *keys, master.epoch, self._watch.quarantine_ms
-        )
-        master.has_voted |= connection.read_response() == 1
-
-    @contextlib.contextmanager
-    def _explained(self, connection: Any) -> Iterator[None]:
-        try:
-            with super()._explained(connection):
-                yield
-        except ConnectError as exc:
-            where = f"its master {connection.host}:{connection.port}"
-            raise ConnectError(f"{where} {exc}", lasting=exc.lasting) from exc.__cause__
-
-
 def ask_sentinels(address: NodeAddress, timeout: float) -> dict[str, Report | NoReport]:
     """Ask the Sentinels of one node, on connections that end with the call."""
     with contextlib.closing(Sentinels([SentinelGroup(address, 0.0)], timeout)) as sentinels:
         *_, ([reported], _) = sentinels.rounds()
     return reported
-
-
-def connector_to(
-    address: NodeAddress, timeout: float, watch: MasterWatch | None = None
-) -> Connector:
-    """Return what opens connections to a node; arguments as for `GroupConnector`."""
-    if address.fails_over:
-        return GroupConnector(address, timeout, watch)
-    return Connector(address, timeout)

@@ -17,7 +17,7 @@ from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Vote
 from celery_redlock.testing import LocalSentinel
 from celery_redlock.transport import RedisTransport
 from celery_redlock.transport.redis import sentinel as module
-from celery_redlock.transport.redis.sentinel import MasterWatch
+from celery_redlock.transport.redis.masters import MasterWatch
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tls import make_certificate, terminate_tls
 from tests.support.waiting import TIMEOUT, wait_until

@@ -23,7 +23,7 @@ from celery_redlock.protocol.mastership import Master
 from celery_redlock.testing import LocalCluster, LocalSentinel, TcpProxy
 from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.transport import clock
-from celery_redlock.transport.redis import sentinel
+from celery_redlock.transport.redis import masters
 from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -79,9 +79,9 @@ def sides(
     redlock_cluster_factory: Callable[..., LocalCluster],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Sides]:
-    monkeypatch.setattr(sentinel, "_PAUSE", 0.1)
+    monkeypatch.setattr(masters, "_PAUSE", 0.1)
     # Nobody waits for silent Sentinels.
-    monkeypatch.setattr(sentinel, "MAX_AGE", 600.0)
+    monkeypatch.setattr(masters, "MAX_AGE", 600.0)
     groups, others = redlock_sentinel_factory(1), redlock_cluster_factory(2)
     ports = [urlsplit(url).port or 0 for url in groups.sentinel_urls]
     with contextlib.closing(TcpProxy([(LOOPBACK, port) for port in ports])) as proxy:
