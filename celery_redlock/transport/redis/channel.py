@@ -163,7 +163,7 @@ class RedisChannel:
         self._send_deferred_to(self._connections.take_connected())
         for index, connection in self._connections.made():
             if connection.pending:
-                self._drain_node(index, connection)
+                self._receive_from(index, connection)
 
     def deliver_deferred(self) -> bool:
         """
@@ -292,14 +292,14 @@ class RedisChannel:
         self, index: int, connection: NodeConnection, now: float
     ) -> NodeConnection | None:
         """Read what an overdue node has sent meanwhile; if a reply is still overdue, it failed."""
-        if not self._drain_node(index, connection):
+        if not self._receive_from(index, connection):
             return None
         if connection.is_overdue(now, self._node_timeout):
             self._health[index].record_failure(_no_answer(self._node_timeout), now)
             self._connections.complete = False
         return connection
 
-    def _drain_node(self, index: int, connection: NodeConnection) -> bool:
+    def _receive_from(self, index: int, connection: NodeConnection) -> bool:
         """Handle the replies that a node has sent; return whether the connection is still good."""
         try:
             for pending, reply in connection.receive():
@@ -320,7 +320,7 @@ class RedisChannel:
         found = False
         for index, connection in self._connections.ready(remaining):
             found = True
-            if self._drain_node(index, connection) and self._health[index].reason is not None:
+            if self._receive_from(index, connection) and self._health[index].reason is not None:
                 self._health[index].record_success()
         if any(self._again.values()):
             self._send_again()
