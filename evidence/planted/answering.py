@@ -49,6 +49,24 @@ VOTES = (
 
 TRANSPORT = (
     fault(
+        "deferred releases are sent as far as a socket takes them at once",
+        tested("test_more_than_a_socket_takes_at_once_are_sent_to_the_end"),
+        (
+            "transport/redis/channel.py::RedisChannel._send_deferred_to",
+            "if connection.has_unsent:",
+            "if False:",
+        ),
+    ),
+    fault(
+        "a connection that no channel has taken over has nothing left to send",
+        tested("test_they_are_not_delivered_while_a_new_connection_may_have_some_left"),
+        (
+            "transport/redis/connections.py::Connections.has_new",
+            "return bool(self._connected)",
+            "return False",
+        ),
+    ),
+    fault(
         "what a broken connection has lost is not sent again",
         tested("test_what_ended_before_a_command_is_replaced_for_it"),
         (

@@ -174,8 +174,10 @@ class RedisChannel:
         """
         self._receive_replies(0.0)
         self._send_deferred_to(self._connections.connect_to_deferred(clock()))
-        return not self._nodes.has_deferred() and not any(
-            connection.pending for _, connection in self._connections.made()
+        return not (
+            self._nodes.has_deferred()
+            or self._connections.has_new
+            or any(connection.pending for _, connection in self._connections.made())
         )
 
     def send_after_ack(self, command: Command, acked: AckedNodes) -> None:
@@ -260,6 +262,9 @@ class RedisChannel:
             if connection is not None:
                 try:
                     self._send_deferred(index, connection)
+                    # The thread that has connected may have left something, too.
+                    if connection.has_unsent:
+                        self._connections.await_writable(connection)
                 except ConnectionBrokenError as exc:
                     self._lose(index, connection, str(exc))
 

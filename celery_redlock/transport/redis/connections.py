@@ -309,6 +309,12 @@ class Connections:
                     made = ConnectError(str(exc), lasting=False)
             self._connected.append((index, made))
 
+    @property
+    def has_new(self) -> bool:
+        """Whether an attempt to connect has ended since `take_connected`."""
+        with self._handover_lock:
+            return bool(self._connected)
+
     def take_connected(self) -> list[int]:
         """Take over the connections that have been made; return their nodes."""
         if not self._connected:

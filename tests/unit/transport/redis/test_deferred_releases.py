@@ -13,6 +13,7 @@ import pytest
 from celery_redlock.transport import Durations, RedisTransport, parse_nodes
 from celery_redlock.transport.redis import transport as module
 from celery_redlock.transport.redis.channel import RedisChannel
+from celery_redlock.transport.redis.connect_error import ConnectError
 from celery_redlock.transport.redis.connection import ConnectionBrokenError, NodeConnection
 from tests.support.commands import release
 
@@ -127,3 +128,22 @@ def test_a_connection_that_breaks_as_they_are_sent_costs_none(
     transport.checkin(channel)
     theirs.close()
     assert len(transport._nodes.health[0].take_deferred()) == 3
+
+
+def test_they_are_not_delivered_while_a_new_connection_may_have_some_left(
+    transport: RedisTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = transport.checkout()
+    connections = channel._connections
+    connect = connections.connect_to_deferred
+
+    def connect_meanwhile(now: float) -> list[int]:
+        fresh = connect(now)
+        connections._connected.append((0, ConnectError("gone", lasting=False)))
+        return fresh
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "connect_to_deferred", connect_meanwhile)
+        assert not channel.deliver_deferred()
+    assert channel.deliver_deferred()
+    transport.checkin(channel)
