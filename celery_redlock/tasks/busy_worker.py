@@ -4,7 +4,9 @@ A message that a busy worker keeps returns to its queue, for a worker that has a
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +26,7 @@ MOST_RETURNS = 3
 KEPT_FOR = 2.0
 
 #: Seconds for which messages that return share a connection: many may be due at once.
-CONNECTED_FOR = 1.0
+CONNECTED_FOR = 0.5
 
 #: Seconds without a further attempt after the broker has not answered: each holds up the worker.
 PAUSE_AFTER_FAILURE = 30.0
@@ -41,6 +43,7 @@ class BusyWorker:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._connection: Any = None
+        self._disconnects_soon = False
         self._not_before = 0.0
 
     @property
@@ -74,7 +77,6 @@ class BusyWorker:
                 return False
         except Exception as error:  # whatever the broker cannot do, the message is here
             self._not_before = time.monotonic() + PAUSE_AFTER_FAILURE
-            self.disconnect()
             logger.debug(
                 "return-to-queue-failed",
                 "Task %(task)s[%(task_id)s] stays in this worker, whose processes are busy: it "
@@ -105,34 +107,52 @@ class BusyWorker:
         queue = self._queue_of(request.delivery_info)
         if queue is None:
             return False
-        connection = self._connected()
-        if _length(connection, queue) > self._ahead:
-            return False
-        send_again(
-            request.task,
-            context_of(request),
-            envelope,
-            queue=queue,
-            countdown=KEPT_FOR if envelope.returns < MOST_RETURNS else None,
-            connection=connection,
-            retry=False,
-        )
+        with self._borrowed() as connection:
+            if _length(connection, queue) > self._ahead:
+                return False
+            send_again(
+                request.task,
+                context_of(request),
+                envelope,
+                queue=queue,
+                countdown=KEPT_FOR if envelope.returns < MOST_RETURNS else None,
+                connection=connection,
+                retry=False,
+            )
         return True
 
-    def _connected(self) -> Any:
-        """Return a connection to the broker that is open for a moment, and used here only."""
-        if self._connection is None:
-            # A pooled one may be half open, or in use; this thread must not wait for long.
-            self._connection = self._consumer.app.connection_for_write()
-            self._connection.ensure_connection(max_retries=1, interval_start=0)
+    @contextlib.contextmanager
+    def _borrowed(self) -> Iterator[Any]:
+        """
+        Yield an open connection to the broker that nothing else uses meanwhile.
+
+        A pooled one may be half open, or in use, and the caller must not wait for long. Under
+        gevent and eventlet each message that is due has a greenlet of its own.
+        """
+        connection, self._connection = self._connection, None
+        if connection is None:
+            connection = self._consumer.app.connection_for_write()
+        try:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+            yield connection
+        except BaseException:
+            connection.release()
+            raise
+        if self._connection is not None:
+            connection.release()
+            return
+        self._connection = connection
+        if not self._disconnects_soon:
+            self._disconnects_soon = True
             self._consumer.timer.call_after(CONNECTED_FOR, self.disconnect)
-        return self._connection
 
     def disconnect(self) -> None:
-        """Close the connection, if one is open."""
+        """Close the connection that waits for further messages, if there is one. Never raises."""
+        self._disconnects_soon = False
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.release()
+            with contextlib.suppress(Exception):
+                connection.release()
 
     def _queue_of(self, delivery_info: Any) -> str | None:
         """Return the queue of a message; None if it is read no more, or if others may have it."""

@@ -142,6 +142,15 @@ WAITING = (
         ("tasks/busy_worker.py::_may_return", "request.expires is None and ", ""),
     ),
     fault(
+        "two greenlets use one connection to the broker",
+        tested("test_messages_that_return_at_the_same_time_share_none"),
+        (
+            "tasks/busy_worker.py::BusyWorker._borrowed",
+            "connection = self._consumer.app.connection_for_write()",
+            "connection = self._connection = self._consumer.app.connection_for_write()",
+        ),
+    ),
+    fault(
         "a message returns to a long queue, behind all others",
         tested("test_it_stays_where_another_worker_would_gain_nothing"),
         (

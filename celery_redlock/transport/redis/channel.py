@@ -306,13 +306,16 @@ class RedisChannel:
 
     def _receive_from(self, index: int, connection: NodeConnection) -> bool:
         """Handle the replies that a node has sent; return whether the connection is still good."""
+        has_replied = False
         try:
             for pending, reply in connection.receive():
                 self._handle_reply(index, connection, pending, reply)
-                self._health[index].record_success()
+                has_replied = True
         except ConnectionBrokenError as exc:
             self._lose(index, connection, str(exc))
             return False
+        if has_replied:
+            self._health[index].record_success()
         return True
 
     def _receive_replies(self, remaining: float) -> bool:

@@ -238,6 +238,22 @@ def test_their_connection_is_closed_after_a_moment(
     assert [connection.connected for connection in connections] == [False, True]
 
 
+def test_messages_that_return_at_the_same_time_share_none(
+    worker: Consumer, task: Any, connections: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [worker.keep(task), worker.keep(task)]
+    length = busy_worker._length
+
+    def let_the_other_return(connection: Any, queue: str) -> int:
+        monkeypatch.setattr(busy_worker, "_length", length)
+        assert worker.returns(kept[1])  # in another greenlet, which runs while this one waits
+        return length(connection, queue)
+
+    monkeypatch.setattr(busy_worker, "_length", let_the_other_return)
+    assert worker.returns(kept[0])
+    assert len({id(connection) for connection in connections}) == 2
+
+
 def test_a_connection_that_has_failed_is_not_used_again(
     worker: Consumer, task: Any, connections: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
