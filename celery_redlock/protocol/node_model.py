@@ -349,6 +349,9 @@ class ModelNode:
             # It waits for other keys now, and the waiters of these keys must not wait for it. A key
             # with a rate keeps the waiter, which needs its place again if this grant is undone.
             granted = {key: limit for key, _, limit in call.keys if not limit.period_ms}
+            for key, _, limit in call.keys if not held else ():
+                if limit.period_ms:
+                    self._wait_queue(key, now_us).note_slot(waiter.name, now_us)
             for key, limit in (free if held else granted).items():
                 was_waiting = key in self.waiting and self.waiting[key].forget(waiter.name)
                 if was_waiting and held and not limit.period_ms:

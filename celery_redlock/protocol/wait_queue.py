@@ -32,7 +32,8 @@ TURN_EARLY_MS, TURN_GRACE_MS = 100, 300
 #: Maximum waiters of a key with a rate that a node remembers.
 MAX_TURNS = 10_000
 
-#: Maximum late waiters that one attempt forgets, and maximum whose turn it is that it looks at.
+#: Maximum late waiters that one attempt forgets, and maximum whose turn it is, or that have a slot,
+#: that it looks at.
 TURNS_AT_ONCE = 256
 
 
@@ -43,7 +44,8 @@ class WaitQueue:
 
     Attributes:
         scores: the place of each, `Waiter.score`; the smallest comes first.
-        woken: when each woken waiter that has not come yet was woken, in µs.
+        woken: when each woken waiter that has not come yet was woken, in µs; for a key with a rate,
+            when each got a slot.
         turns: for a key with a rate, the turn of each, in ms of the node's clock.
         expires_at: when the node forgets all of them, on the same clock.
     """
@@ -126,6 +128,15 @@ class WaitQueue:
             ahead.append((other, math.ceil((grace_us - (now_us - at)) / 1000)))
         return ahead[0] if len(ahead) >= free else None
 
+    def note_slot(self, name: str, now_us: int) -> None:
+        """Note that a waiter has a slot of a rate, and needs its place only if that is undone."""
+        if name in self.scores:
+            self.woken[name] = now_us
+
+    def _has_slot(self, name: str, now_us: int) -> bool:
+        at = self.woken.get(name)
+        return at is not None and now_us - at <= COMES_WITHIN_US
+
     def has_its_turn(self, waiter: Waiter | None, free: int, now_us: int) -> tuple[str, int] | None:
         """Return the first waiter with a right to a free slot of a rate, and the ms it has left."""
         now_ms = now_us // 1000
@@ -140,7 +151,9 @@ class WaitQueue:
         ahead = [
             name
             for name in _in_order(turns)[:TURNS_AT_ONCE]
-            if name in self.scores and (self.scores[name], name) < own
+            if name in self.scores
+            and (self.scores[name], name) < own
+            and not self._has_slot(name, now_us)
         ]
         if len(ahead) < free:
             return None
@@ -169,8 +182,11 @@ class WaitQueue:
             self.scores.pop(name, None)
         if waiter is not None:
             self.scores[waiter.name] = waiter.score
+            self.woken.pop(waiter.name, None)
         order = _in_order(self.scores)
-        ahead = len(order) if waiter is None else order.index(waiter.name)
+        before = order if waiter is None else order[: order.index(waiter.name)]
+        have_slots = [name for name in _in_order(self.woken) if self._has_slot(name, now_us)]
+        ahead = len(set(before).difference(have_slots[:TURNS_AT_ONCE]))
         pttls = sorted(_free_in(*other, period_ms) for other in others)
         turn = pttls[ahead % len(pttls)] + ahead // len(pttls) * period_ms
         if waiter is not None and (turn > waiter.keep_ms or ahead >= MAX_TURNS):

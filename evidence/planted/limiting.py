@@ -277,6 +277,33 @@ LIMITING = (
         ),
     ),
     fault(
+        "one that has a slot of a rate is before others until it is forgotten",
+        tested("test_one_that_has_a_slot_is_before_no_other"),
+        (
+            "protocol/wait_queue.py::WaitQueue._has_slot",
+            "return at is not None and now_us - at <= COMES_WITHIN_US",
+            "return False",
+        ),
+    ),
+    fault(
+        "the script has one that has a slot of a rate before others",
+        tested("test_one_that_has_a_slot_is_before_no_other"),
+        (
+            "protocol/lua/turns.lua::turn_of",
+            "if type(at) == 'number' and at < rank then ahead = ahead - 1 end",
+            "",
+        ),
+    ),
+    fault(
+        "the script keeps a slot of a rate for one that has one",
+        tested("test_no_second_slot_is_kept_for_one_that_has_its_slot"),
+        (
+            "protocol/lua/turns.lua::has_its_turn",
+            "if has_slot(key, due[i], now) then asked = nil end",
+            "",
+        ),
+    ),
+    fault(
         "one that comes late to its turn has lost its place",
         tested("test_none_gives_up_whose_turn_is_well_before"),
         (

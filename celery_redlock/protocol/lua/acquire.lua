@@ -190,7 +190,11 @@ if #held > 0 then
 end
 for i = 1, waiter and count or 0 do
   -- A key with a rate keeps the waiter, which needs its place again if this grant is undone.
-  if tonumber(ARGV[9 + 3 * i] or '0') == 0 then forget(KEYS[i], waiter) end
+  if tonumber(ARGV[9 + 3 * i] or '0') == 0 then
+    forget(KEYS[i], waiter)
+  else
+    note_slot(KEYS[i], waiter, now)
+  end
 end
 -- Adopted keys are set only now, when no key has refused, so that nothing has to be undone.
 for i = 1, #adopted do redis.call('SET', adopted[i][1], owner, 'PX', adopted[i][2]) end

@@ -10,11 +10,22 @@ local EARLY, GRACE = 100, 300
 -- Maximum waiters of a key that a node remembers: those that come first.
 local MOST = 10000
 
--- Maximum late waiters that one attempt forgets, and maximum whose turn it is that it looks at.
+-- Maximum late waiters that one attempt forgets, and maximum whose turn it is, or that have a slot,
+-- that it looks at.
 local AT_ONCE = 256
 
 local function turns_of(key)
   return 'redlock-meta:turns:' .. key
+end
+
+-- Note that a waiter has a slot, and needs its place only if that is undone.
+local function note_slot(key, name, now)
+  if redis.pcall('ZRANK', queue_of(key), name) then mark_woken(key, name, now) end
+end
+
+local function has_slot(key, name, now)
+  local at = woken_at(key, name)
+  return at and now - at <= COMES_WITHIN
 end
 
 -- If others get all `free` slots before our waiter, return the first and the ms that it has left.
@@ -26,6 +37,7 @@ local function has_its_turn(key, waiter, since, free, now)
   own = type(own) == 'string' and tonumber(own) or since
   for i = 1, #due, 2 do
     local asked = due[i] ~= waiter and redis.pcall('ZSCORE', queue_of(key), due[i])
+    if has_slot(key, due[i], now) then asked = nil end
     asked = type(asked) == 'string' and tonumber(asked)
     if asked and (not waiter or asked < own or (asked == own and due[i] < waiter)) then
       ahead = ahead + 1
@@ -45,9 +57,19 @@ local function turn_of(key, waiter, since, waits_for, pttls, period, now)
     redis.pcall('ZREM', turns, unpack(late))
     redis.pcall('ZREM', queue, unpack(late))
   end
-  if waiter then redis.pcall('ZADD', queue, since, waiter) end
-  local ahead = waiter and redis.pcall('ZRANK', queue, waiter) or redis.pcall('ZCARD', queue)
-  if type(ahead) ~= 'number' then ahead = 0 end
+  if waiter then
+    redis.pcall('ZADD', queue, since, waiter)
+    redis.pcall('ZREM', woken_of(key), waiter)
+  end
+  local rank = waiter and redis.pcall('ZRANK', queue, waiter) or redis.pcall('ZCARD', queue)
+  if type(rank) ~= 'number' then rank = 0 end
+  local ahead = rank
+  local latest = string.format('%.0f', now - COMES_WITHIN)
+  local have_slots = redis.pcall('ZRANGEBYSCORE', woken_of(key), latest, '+inf', 'LIMIT', 0, AT_ONCE)
+  for i = 1, #have_slots do
+    local at = redis.pcall('ZRANK', queue, have_slots[i])
+    if type(at) == 'number' and at < rank then ahead = ahead - 1 end
+  end
   table.sort(pttls)
   local turn = pttls[ahead % #pttls + 1] + math.floor(ahead / #pttls) * period
   if waiter and (turn > waits_for or ahead >= MOST) then

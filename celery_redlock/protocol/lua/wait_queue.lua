@@ -23,10 +23,14 @@ local function publish(key, name)
   redis.pcall('PUBLISH', 'redlock-meta:wake:' .. string.sub(redis.sha1hex(key), 1, 2), name)
 end
 
--- Return whether the time is stored: without it, the waiter would never count as late.
-local function wake_one(key, name, now)
+local function mark_woken(key, name, now)
   redis.pcall('ZADD', woken_of(key), string.format('%.0f', now), name)
   redis.pcall('PEXPIRE', woken_of(key), 60000)
+end
+
+-- Return whether the time is stored: without it, the waiter would never count as late.
+local function wake_one(key, name, now)
+  mark_woken(key, name, now)
   publish(key, name)
   return woken_at(key, name) ~= nil
 end

@@ -251,6 +251,31 @@ def test_a_waiter_whose_attempt_is_undone_keeps_its_place(one_node: Nodes) -> No
     wait_until(is_kept)
 
 
+def test_one_that_has_a_slot_is_before_no_other(one_node: Nodes) -> None:
+    names = (f"key {number}" for number in itertools.count())
+
+    def is_first() -> bool:
+        key = Key.of(PREFIX, next(names), 1, LONG)
+        one_node.run(0, acquire((key,), "first", LONG, 0, 0))
+        ask(one_node, key, "w5", since=5)
+        one_node.run(0, release((key,), "first", 0))
+        assert isinstance(ask(one_node, key, "w5", since=5), Granted)
+        return turn(ask(one_node, key, "w6", since=6)) <= 60.001
+
+    wait_until(is_first)
+
+
+def test_no_second_slot_is_kept_for_one_that_has_its_slot(one_node: Nodes) -> None:
+    key = kept(2, SHORT)
+
+    def are_granted() -> bool:
+        let_a_turn_come(one_node, key)
+        own = ask(one_node, key, "w5", since=5)
+        return isinstance(own, Granted) and isinstance(take(one_node, key), Granted)
+
+    wait_until(are_granted)
+
+
 def test_a_waiter_that_has_its_lock_waits_no_longer(any_nodes: Nodes, client: Redlock) -> None:
     key = Rate("key", "1/s")
     for _ in range(2):
