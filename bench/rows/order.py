@@ -42,11 +42,13 @@ def order(quick: bool) -> list[Result]:
         pairs = _pauses(scene, "bench.pair", _PAIRS, runs)
         many = _pauses(scene, "bench.pair", _PAIRS_OF_SIX, runs)
         mixed = _pauses(scene, "bench.key_and_slot", _KEYS, runs, slots=_SLOTS)
+        rated = _pauses_of_rate(scene, max(1, runs // 4))
     return [
         _result("bodies of 0.2 s and of 50 ms: longest pause between two", pauses, _SECONDS),
         _result("tasks that need two of three keys: longest pause", pairs, _SECONDS),
         _result("tasks that need two of six keys: the same", many, _SECONDS),
         _result("tasks that need a key and one of two slots: the same", mixed, _SECONDS),
+        _result("200 tasks with a rate of 10/s: the same", rated, _SECONDS),
         _result(
             "lock_fair, 100 bodies of 20 ms, two workers: time, to that without",
             [_took(one) / _took(other) for one, other in zip(fair, unfair, strict=True)],
@@ -86,6 +88,16 @@ def _pauses(
         bodies = scene.bodies(range(numbers[0], numbers[-1] + 1))
         keys_of = dict(zip(numbers, needed, strict=True))
         found.append(_longest_pause(bodies, [keys_of[body.number] for body in bodies], slots))
+    return found
+
+
+def _pauses_of_rate(scene: Scene, runs: int) -> list[float]:
+    """Send 200 calls with a rate of 10/s; return the longest pause of each run."""
+    found = []
+    for _ in range(runs):
+        begun = [body.begun for body in scene.run("bench.backlogged", 200, 0.0)]
+        free = [max(begun[at - 1], begun[at - 10] + 1.0) for at in range(10, len(begun))]
+        found.append(max(at - since for at, since in zip(begun[10:], free, strict=True)))
     return found
 
 
