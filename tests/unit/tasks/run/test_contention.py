@@ -340,7 +340,7 @@ def test_a_chord_member_is_not_rejected_but_fails(bench: Bench, place: str) -> N
     header = task.si() if place == "member" else chain(task.si(), echo.si())
     request = {**bench.send(task), "chord": echo.s()}
     if place != "member":
-        header.tasks[1].options["chord"] = echo.s()
+        header.tasks[1].set(chord=echo.s(), task_id="next")
         request = {**request, "chord": None, "chain": [dict(header.tasks[1])]}
     assert isinstance(bench.run(request).value, LockContended)
 
