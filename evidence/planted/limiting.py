@@ -299,8 +299,8 @@ LIMITING = (
         tested("test_no_second_slot_is_kept_for_one_that_has_its_slot"),
         (
             "protocol/lua/turns.lua::has_its_turn",
-            "if has_slot(key, due[i], now) then asked = nil end",
-            "",
+            "if is_before and not has_slot(key, due[i], now) then",
+            "if is_before then",
         ),
     ),
     fault(
@@ -344,8 +344,8 @@ LIMITING = (
         tested("test_one_that_asked_before_takes_it_however_late_it_comes"),
         (
             "protocol/lua/turns.lua::has_its_turn",
-            "if asked and (not waiter or",
-            "if asked and (true or",
+            "local is_before = asked and (not waiter or",
+            "local is_before = asked and (true or",
         ),
     ),
     fault(

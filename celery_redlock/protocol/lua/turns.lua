@@ -37,9 +37,9 @@ local function has_its_turn(key, waiter, since, free, now)
   own = type(own) == 'string' and tonumber(own) or since
   for i = 1, #due, 2 do
     local asked = due[i] ~= waiter and redis.pcall('ZSCORE', queue_of(key), due[i])
-    if has_slot(key, due[i], now) then asked = nil end
     asked = type(asked) == 'string' and tonumber(asked)
-    if asked and (not waiter or asked < own or (asked == own and due[i] < waiter)) then
+    local is_before = asked and (not waiter or asked < own or (asked == own and due[i] < waiter))
+    if is_before and not has_slot(key, due[i], now) then
       ahead = ahead + 1
       if not first then first, left = due[i], tonumber(due[i + 1]) + GRACE - ms end
       if ahead == free then return first, left end

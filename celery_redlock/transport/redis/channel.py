@@ -328,6 +328,7 @@ class RedisChannel:
         found = False
         for index, connection in self._connections.ready(remaining):
             found = True
+            # A part of a reply is a sign of life, too.
             if self._receive_from(index, connection) and self._health[index].reason is not None:
                 self._health[index].record_success()
         if any(self._again.values()):

@@ -79,7 +79,7 @@ class MasterWatch:
         Return the master of a node.
 
         Raises:
-            ConnectError: nobody has named one lately.
+            ConnectError: no majority of its Sentinels has named one lately.
         """
         self.use()
         group = self.groups[address.identity]
@@ -104,7 +104,7 @@ class MasterWatch:
                 self._pipe = WakeupPipe()
                 start_native_thread(self._run, "redlock-masters")
             except (RuntimeError, OSError):
-                self._pipe = None  # no more threads or pipes: nobody confirms the masters
+                self._pipe = None  # no more threads or pipes, so no master is confirmed
             except BaseException:
                 self._pipe = None
                 raise

@@ -197,7 +197,7 @@ class RedisTransport:
             self._send_on_another(send)
 
     def _use_idle(self, channel: RedisChannel, use: Callable[[RedisChannel], None]) -> bool:
-        """Use a channel that nobody has borrowed; return whether it was one. Needs the lock."""
+        """Use a channel unless it is borrowed; return whether it was used. Needs the lock."""
         idle = self._idle_of(channel)
         try:
             # It may have been borrowed meanwhile: `checkout` does not take the lock.
