@@ -16,7 +16,7 @@ from celery_redlock.protocol.votes import KeyState
 from celery_redlock.transport import Transport, borrowed
 
 #: Waiters in one command, so that no node is held up.
-_WAITERS_AT_ONCE = 500
+_WAITERS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ _MAX_SILENT = 5
 
 
 class LeaseFacts:
-    """What a lease shows without a question to the nodes, to threads and to event loops."""
+    """The facts of a lease that threads and event loops read without asking a node."""
 
     def __init__(self, holding: Holding) -> None:
         self._holding = holding

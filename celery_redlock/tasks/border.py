@@ -185,9 +185,10 @@ def is_revoked(request: Any) -> bool:
     """Return whether a message is revoked in this worker, by its id or by a stamp."""
     from celery.worker import state as worker_state
 
+    revoked_stamps = worker_state.revoked_stamps
     return request.id in worker_state.revoked or any(
-        stamp in maybe_list(worker_state.revoked_stamps.get(name, ()))
-        for name, stamps in request.stamps.items()
+        stamp in maybe_list(revoked_stamps.get(name, ()))
+        for name, stamps in (request.stamps.items() if revoked_stamps else ())
         for stamp in maybe_list(stamps) or ()
     )
 

@@ -10,10 +10,12 @@ A lost wake-up only costs time: every message starts at its ETA at the latest.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from operator import mul
 from typing import Any
 
@@ -60,8 +62,14 @@ STARTED_AT_ONCE = 100
 #: Seconds between two looks at keys without a wake-up: a holder that dies wakes no waiter.
 LOOKS_EVERY = 2.0
 
-#: How many sets of keys one such look covers; the next look covers others.
+#: How many sets of keys one such look covers at least; the next look covers others.
 LOOKS_AT_ONCE = 200
+
+#: Seconds within which the looks cover all sets of keys.
+LOOKS_WITHIN = 30.0
+
+#: Seconds without a look that succeeded, after which messages try by themselves.
+BLIND_AFTER = 60.0
 
 #: How many sets of keys are inspected in one command, so that it does not hold up a node.
 INSPECTED_AT_ONCE = 50
@@ -152,6 +160,7 @@ class WaitingMessages:
         self._lock = native_lock()
         self._listening_lock = native_lock()
         self._held: dict[str, Held] = {}
+        self._by_keys: dict[tuple[str, ...], dict[str, Held]] = {}
         self._calls: deque[tuple[Callable[[str], None], str]] = deque()
         self._hub: Any = None
         self._pipe: WakeupPipe | None = None
@@ -162,6 +171,8 @@ class WaitingMessages:
         self._rung: set[str] = set()
         self._is_looking = False
         self._is_ticking = False
+        # When it read keys last, on the monotonic clock.
+        self._saw_at = time.monotonic()
         # The keys at which it has looked, the latest last.
         self._looked_at: dict[tuple[str, ...], None] = {}
         self._closed = False
@@ -197,7 +208,9 @@ class WaitingMessages:
             to_timestamp(request.eta),
         )
         with self._lock:
+            self._forget(name)
             self._held[name] = held
+            self._by_keys.setdefault(held.keys, {})[name] = held
         self._listen(held.channels)
         self._look_at_intervals()
         if envelope.returns:  # another worker had no process for it
@@ -274,8 +287,9 @@ class WaitingMessages:
         """Look at the keys of channels with a wake-up, and at their first messages."""
         with self._lock:
             rung, self._rung = self._rung, set()
-            by_keys = _by_keys(item for item in self._asleep() if rung & item[1].channels)
-        self._look(name for names in by_keys.values() for name in names[:NEXT])
+            woken = {held.keys for held in self._held.values() if rung & held.channels}
+            first = [name for keys in woken for name in self._first(keys, NEXT)]
+        self._look(first)
 
     def _start(self, name: str) -> None:
         """Start a message as its timer would: Celery's rate limits and revocations still apply."""
@@ -286,7 +300,7 @@ class WaitingMessages:
             now = time.monotonic()
             left = SETTLING if _is_under_way(held.request) else held.starts_from - now
             if left <= 0:
-                del self._held[name]
+                self._forget(name)
         if left > 0:
             self._consumer.timer.call_after(left, self._start, (name,))
             return
@@ -309,22 +323,29 @@ class WaitingMessages:
         """Look at keys in turn, whether they had a wake-up or not."""
         self._is_ticking = False
         self.prune()
+        now = time.monotonic()
         with self._lock:
-            asleep = self._asleep()
-            by_keys = _by_keys(asleep)
+            # Celery ends a message that is revoked when it starts.
+            due = [name for name, held in self._held.items() if is_revoked(held.request)]
+            if self._busy_worker.is_busy:
+                # At its ETA, it would begin to wait for a process, and no release would wake it.
+                next_look = now + LOOKS_EVERY + AT_ETA
+                due += [name for name, held in self._held.items() if held.until < next_look]
+            if now - self._saw_at > BLIND_AFTER:
+                earliest = now - BLIND_AFTER
+                blind = [n for n, held in self._held.items() if held.starts_from < earliest]
+                due += blind[:STARTED_AT_ONCE]
+            # New keys first, then those at which it looked longest ago.
+            new = [keys for keys in self._by_keys if keys not in self._looked_at]
+            earlier = [keys for keys in self._looked_at if keys in self._by_keys]
+            at_once = max(LOOKS_AT_ONCE, math.ceil(len(self._by_keys) * LOOKS_EVERY / LOOKS_WITHIN))
+            in_turn = dict.fromkeys([*new, *earlier][:at_once])
+            first = [name for keys in in_turn for name in self._first(keys, NEXT)]
             is_left = bool(self._held) and not self._closed
-        if self._busy_worker.is_busy:
-            # At its ETA, a message would begin to wait for a process, and no release would wake it.
-            next_look = time.monotonic() + LOOKS_EVERY + AT_ETA
-            for name, held in asleep:
-                if held.until < next_look:
-                    self._soon(self._start, name)
-        # New keys first, then those at which it looked longest ago.
-        new = [keys for keys in by_keys if keys not in self._looked_at]
-        earlier = [keys for keys in self._looked_at if keys in by_keys]
-        due = dict.fromkeys([*new, *earlier][:LOOKS_AT_ONCE])
-        self._looked_at = {keys: None for keys in earlier if keys not in due} | due
-        self._look(name for keys in due for name in by_keys[keys][:NEXT])
+        self._looked_at = {keys: None for keys in earlier if keys not in in_turn} | in_turn
+        for name in due:
+            self._soon(self._start, name)
+        self._look(first)
         if is_left:
             self._look_at_intervals()
 
@@ -334,7 +355,7 @@ class WaitingMessages:
         with self._listening_lock:
             with self._lock:
                 for name in [name for name, held in self._held.items() if held.until < now]:
-                    del self._held[name]
+                    self._forget(name)
                 channels = frozenset().union(*(held.channels for held in self._held.values()))
             if self._listener is not None:
                 self._listener.move(channels)
@@ -373,15 +394,17 @@ class WaitingMessages:
             return
         self._is_looking = False
 
-    def _asleep(self) -> list[tuple[str, Held]]:
-        """Return the messages that have not begun and may, in order; the caller has the lock."""
-        until = time.monotonic() + AT_ETA
-        held = [
-            item
-            for item in self._held.items()
-            if item[1].until > until and not is_revoked(item[1].request)
-        ]
-        return sorted(held, key=lambda item: item[1].waiter.score)
+    def _forget(self, name: str) -> None:
+        held = self._held.pop(name, None)
+        if held is not None:
+            del self._by_keys[held.keys][name]
+            if not self._by_keys[held.keys]:
+                del self._by_keys[held.keys]
+
+    def _first(self, keys: tuple[str, ...], count: int) -> list[str]:
+        """Return the messages that come first of those that may start; the caller has the lock."""
+        asleep = (item for item in self._by_keys.get(keys, {}).items() if _is_asleep(item[1]))
+        return [name for name, _ in nsmallest(count, asleep, key=lambda item: item[1].waiter.score)]
 
     def _ask_nodes(self) -> None:
         time.sleep(SETTLING)  # messages that arrive together share one look
@@ -389,19 +412,19 @@ class WaitingMessages:
             return
         with self._lock:
             self._is_looking = False
-            asleep = self._asleep()
-            doubted = {name: held for name, held in asleep if name in self._in_doubt}
-            self._in_doubt.clear()
-            unsure = {held.keys for held in doubted.values()}
-            first = _by_keys(item for item in asleep if item[1].keys in unsure)
-        waiters = [
-            (key, held.waiter) for held in doubted.values() for key in held.keys if key != QUORUM
-        ]
+            in_doubt, self._in_doubt = self._in_doubt, set()
+            held = [self._held[name] for name in in_doubt if name in self._held]
+        doubted = [message for message in held if _is_asleep(message)]
+        waiters = [(key, it.waiter) for it in doubted for key in it.keys if key != QUORUM]
         try:
-            for keys, free in self._free(list(first), waiters):
-                for name in first[keys][:free]:
-                    self._soon(self._start, name)
+            for keys, free in self._free({message.keys for message in doubted}, waiters):
+                if free:
+                    with self._lock:
+                        first = self._first(keys, free)
+                    for name in first:
+                        self._soon(self._start, name)
             self.has_looked = True
+            self._saw_at = time.monotonic()
         except RedlockError as error:
             logger.debug(
                 "waiting-keys-unreadable",
@@ -410,7 +433,7 @@ class WaitingMessages:
             )
 
     def _free(
-        self, asked: Sequence[tuple[str, ...]], waiters: Sequence[tuple[str, Waiter]]
+        self, asked: Collection[tuple[str, ...]], waiters: Sequence[tuple[str, Waiter]]
     ) -> Iterator[tuple[tuple[str, ...], int]]:
         """
         Iterate over tuples of keys, each with the number of messages that could acquire them now.
@@ -423,7 +446,7 @@ class WaitingMessages:
             polled = poll_nodes(client.transport, client.settings)
             voted = sum(isinstance(vote, Granted | Refused) for vote in polled.votes)
             yield (QUORUM,), len(self._held) if voted >= polled.needed else 0
-            asked = [keys for keys in asked if keys != (QUORUM,)]
+        asked = [keys for keys in asked if keys != (QUORUM,)]
         for at in range(0, len(asked), INSPECTED_AT_ONCE):
             places = {
                 keys: list(map(places_in_header, keys))
@@ -439,12 +462,9 @@ class WaitingMessages:
             waiters = ()
 
 
-def _by_keys(held: Iterable[tuple[str, Held]]) -> dict[tuple[str, ...], list[str]]:
-    """Return the names of messages by the keys that they wait for."""
-    by_keys: dict[tuple[str, ...], list[str]] = {}
-    for name, message in held:
-        by_keys.setdefault(message.keys, []).append(name)
-    return by_keys
+def _is_asleep(held: Held) -> bool:
+    """Return whether a message has not begun, and may begin."""
+    return held.until > time.monotonic() + AT_ETA and not is_revoked(held.request)
 
 
 def _is_under_way(request: RequestLike) -> bool:

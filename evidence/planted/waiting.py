@@ -72,7 +72,7 @@ WAITING = (
         "a worker starts the oldest message of a free key, not the most urgent",
         tested("test_of_a_free_key_the_message_with_the_most_urgent_priority_starts"),
         (
-            "tasks/waiting_messages.py::WaitingMessages._asleep",
+            "tasks/waiting_messages.py::WaitingMessages._first",
             "item[1].waiter.score",
             "item[1].waiter.since_ms",
         ),
@@ -232,8 +232,8 @@ WAITING = (
         "a worker enters a message that was revoked in its wait queues again",
         tested("test_a_message_that_was_revoked_does_not_enter_its_wait_queue_again"),
         (
-            "tasks/waiting_messages.py::WaitingMessages._asleep",
-            " and not is_revoked(item[1].request)",
+            "tasks/waiting_messages.py::_is_asleep",
+            " and not is_revoked(held.request)",
             "",
         ),
     ),
@@ -348,6 +348,51 @@ WAITING = (
             "tasks/waiting_messages.py::WaitingMessages._look_at_next",
             "dict.fromkeys([*new, *earlier][:LOOKS",
             "dict.fromkeys(new[:LOOKS",
+        ),
+    ),
+    fault(
+        "a message that is revoked waits until its ETA",
+        tested("test_a_message_that_is_revoked_starts_to_end"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._look_at_next",
+            "if is_revoked(held.request)",
+            "if False",
+        ),
+    ),
+    fault(
+        "a message waits until its ETA while its worker cannot read its keys",
+        tested("test_where_no_look_succeeds_a_message_tries_after_a_minute"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._look_at_next",
+            "now - self._saw_at > BLIND_AFTER",
+            "False",
+        ),
+    ),
+    fault(
+        "a worker that keeps messages of many keys looks at some of them after minutes",
+        tested("test_it_looks_at_all_keys_within_half_a_minute"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._look_at_next",
+            "max(LOOKS_AT_ONCE, math.ceil(len(self._by_keys) * LOOKS_EVERY / LOOKS_WITHIN))",
+            "LOOKS_AT_ONCE",
+        ),
+    ),
+    fault(
+        "a worker keeps a message for longer than the broker waits for it",
+        tested("test_the_delay_stays_below_half_the_visibility_timeout"),
+        (
+            "tasks/run/requeue.py::_longest_delay",
+            "min(LONGEST_KEPT, visible, expires_in)",
+            "min(LONGEST_KEPT, expires_in)",
+        ),
+    ),
+    fault(
+        "a worker keeps a message that has expired",
+        tested("test_a_message_that_expires_comes_back_soon_after"),
+        (
+            "tasks/run/requeue.py::_longest_delay",
+            "min(LONGEST_KEPT, visible, expires_in)",
+            "min(LONGEST_KEPT, visible)",
         ),
     ),
     fault(
@@ -492,8 +537,8 @@ WAITING = (
         "a worker wakes messages that have begun in the place of others",
         tested("test_a_message_that_has_begun_is_not_looked_at"),
         (
-            "tasks/waiting_messages.py::WaitingMessages._asleep",
-            "item[1].until > until and",
+            "tasks/waiting_messages.py::_is_asleep",
+            "held.until > time.monotonic() + AT_ETA and",
             "",
         ),
     ),
@@ -519,7 +564,7 @@ WAITING = (
         "every message of a key that is free is started",
         tested("test_of_a_free_key_only_the_oldest_message_starts"),
         (
-            "tasks/waiting_messages.py::WaitingMessages._asleep",
+            "tasks/waiting_messages.py::WaitingMessages._first",
             "key=lambda item: item[1].since",
             "key=lambda item: -item[1].since",
         ),

@@ -222,6 +222,11 @@ class LockRequest:
         left = min(self.tick.until - time.time(), self.tick.until - self.tick.due)
         return window + max(0.0, left)
 
+    def expires_at(self, now: float) -> float:
+        """Return when the message expires, in seconds since the epoch; infinite if it does not."""
+        moment = expires_at(self.task, {"expires": self.request.expires}, now)
+        return math.inf if moment is None else moment
+
     @property
     def start_deadline(self) -> float:
         """The latest start of its body (`lock_starting_deadline`), in seconds since the epoch."""
@@ -381,8 +386,7 @@ class LockRequest:
         limits = (hard or self.task.time_limit, soft or self.task.soft_time_limit)
         longest: float = min((limit / 2 for limit in limits if limit), default=math.inf)
         now = time.time()
-        expiry = expires_at(self.task, {"expires": self.request.expires}, now)
-        latest = self.start_deadline if expiry is None else min(expiry, self.start_deadline)
+        latest = min(self.expires_at(now), self.start_deadline)
         longest = min(longest, max(0.0, latest - now))
         if self.options.wait is not None:
             return min(self.options.wait, longest)

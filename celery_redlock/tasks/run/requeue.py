@@ -38,6 +38,8 @@ SHORTEST_DELAY = 0.25
 FIRST_DELAY = 1.0
 #: Longest delay in seconds, after which a message tries again although no release has woken it.
 LONGEST_DELAY = 60.0
+#: The same where a worker keeps the message, and looks at its keys in between.
+LONGEST_KEPT = 900.0
 #: Share of the time left until its deadline after which a message returns.
 LAST_TRY_SHARE = 0.9
 
@@ -137,15 +139,15 @@ def _delay(
             turn = delay_after(wait_history.requeues, turn)
         visible = _visible(lock_request, unset=_UNACKNOWLEDGED_FOR)
         return min(turn, visible, _until_deadline(lock_request, now))
-    longest = _longest_delay(lock_request, now)
-    if isinstance(error, QuorumUnavailable) and error.available_in is not None:
-        # Messages that wait for the same nodes must not come back together.
-        return min(longest, error.available_in + delay_after(0, longest))
     is_held = is_registered and isinstance(error, LockContended) and not error.split
     # A key that is handed over to a message is never free for others, and wakes no waiter.
     is_released = is_held and lock_request.envelope.reservation is None
-    if is_released and _is_kept_by_a_worker(lock_request.task.app):
-        # The worker that keeps the message is woken, and looks at the keys in between.
+    is_kept = is_released and _is_kept_by_a_worker(lock_request.task.app)
+    longest = _longest_delay(lock_request, now, is_kept=is_kept)
+    if isinstance(error, QuorumUnavailable) and error.available_in is not None:
+        # Messages that wait for the same nodes must not come back together.
+        return min(longest, error.available_in + delay_after(0, longest))
+    if is_kept:
         return random.uniform(longest / 2, longest)  # noqa: S311  # spreads load, protects nothing
     return delay_after(wait_history.requeues, longest)
 
@@ -159,11 +161,16 @@ def _is_kept_by_a_worker(app: AppLike) -> bool:
     return not any(those.get("x-queue-type") == "quorum" for those in arguments)
 
 
-def _longest_delay(lock_request: LockRequest, now: float) -> float:
+def _longest_delay(lock_request: LockRequest, now: float, *, is_kept: bool) -> float:
     longest = longest_delay(lock_request)
     if lock_request.options.stops:
         # It remains the next only for a while.
         longest = min(longest, max(FIRST_DELAY, lock_request.options.ttl / 3))
+    elif is_kept:
+        visible = _visible(lock_request, unset=_UNACKNOWLEDGED_FOR)
+        # Celery ends a message that has expired when it comes back.
+        expires_in = max(longest, lock_request.expires_at(now) - now)
+        longest = min(LONGEST_KEPT, visible, expires_in)
     return min(longest, _until_deadline(lock_request, now))
 
 

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from evidence.chaos.checks import (
     Violation,
     check_exclusion,
@@ -16,7 +15,6 @@ from evidence.chaos.checks import (
     find_overlaps,
 )
 from evidence.chaos.history import Event, History
-from evidence.chaos.schedule import TTL
 from evidence.chaos.tasks import duplicates, leftovers, order, outcomes
 from evidence.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
 from evidence.chaos.tasks.history import Body, TaskHistory
@@ -29,7 +27,6 @@ from evidence.chaos.tasks.outcomes import check_followers, check_outcomes, outco
 _EARLY = 0.1
 
 _TOKEN_RULE = "a body that is to hold its lock has a lease and a token"
-_DELAY_RULE = "a message that waits looks again within the TTL of its lock"
 _DRAINED_RULE = "the broker is empty some time after everything is mended"
 
 #: All rules of the task layer, in the order in which people read them.
@@ -45,7 +42,6 @@ RULES = (
     *duplicates.RULES,
     *order.RULES,
     *leftovers.RULES,
-    _DELAY_RULE,
     _DRAINED_RULE,
     "workers and publishers do not die by themselves",
     "workers and publishers end when told to",
@@ -102,7 +98,6 @@ def judge(history: TaskHistory) -> Verdict:
     found += check_newest(history)
     found += check_once(history)
     found += check_leftovers(history)
-    found += check_delays(history)
     found += check_drained(history)
     return verdict
 
@@ -156,14 +151,6 @@ def count_woken(history: TaskHistory) -> int:
         came = (event["t"] for event in events if event["event"] == "arrived")
         woken += any(requeued["t"] < at < due for at in came)
     return woken
-
-
-def check_delays(history: TaskHistory) -> Iterator[Violation]:
-    """Nobody wakes a message whose lock ends with its TTL, so its delay is not longer."""
-    for requeued in _requeues(history):
-        if requeued["delay"] > max(FIRST_DELAY, TTL):
-            what = f"{requeued['id']} is requeued for {requeued['delay']:.2f} s"
-            yield Violation(rule=_DELAY_RULE, what=what, lines=[requeued])
 
 
 def _requeues(history: TaskHistory) -> Iterator[Event]:

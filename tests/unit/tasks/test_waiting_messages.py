@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -440,6 +441,43 @@ def test_a_worker_looks_at_intervals_for_holders_that_died(
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
     worker.receive("a")
     wait_until(lambda: worker.fire() or looked.count("a") > 2)
+
+
+def test_a_message_that_is_revoked_starts_to_end(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.receive("revoked")
+    worker.receive("other")
+    monkeypatch.setattr(waiting_messages, "is_revoked", lambda request: request.id == "revoked")
+    worker.waiting._look_at_next()
+    assert started(worker) == ["revoked"]
+
+
+@pytest.mark.parametrize(("blind_for", "starts"), [(70.0, ["old"]), (50.0, [])])
+def test_where_no_look_succeeds_a_message_tries_after_a_minute(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, blind_for: float, starts: list[str]
+) -> None:
+    worker.receive("old", eta=900.0)
+    passed = time.monotonic() + blind_for
+    with monkeypatch.context() as patch:
+        patch.setattr(waiting_messages, "time", SimpleNamespace(monotonic=lambda: passed))
+        worker.receive("new", eta=900.0, since=2.0)
+        worker.waiting._look_at_next()
+    assert started(worker) == starts
+
+
+def test_it_looks_at_all_keys_within_half_a_minute(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: set[str] = set()
+    monkeypatch.setattr(waiting_messages, "LOOKS_AT_ONCE", 1)
+    monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.update(names))
+    for at in range(100):
+        worker.receive(f"m{at}", key=f"redlock:{at}")
+    looked.clear()
+    for _ in range(math.floor(30 / LOOKS_EVERY)):
+        worker.waiting._look_at_next()
+    assert len(looked) == 100
 
 
 def test_of_many_keys_it_looks_at_some_in_turn(

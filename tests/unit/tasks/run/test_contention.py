@@ -119,13 +119,23 @@ def test_a_requeued_task_runs_when_the_lock_is_free(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("longest_delay")
-@pytest.mark.parametrize(("visibility", "longest"), [(None, 30.0), (40, 20.0), (3600, 30.0)])
+@pytest.mark.parametrize(("visibility", "longest"), [(None, 900.0), (40, 20.0), (36000, 900.0)])
 def test_the_delay_stays_below_half_the_visibility_timeout(
     bench: Bench, visibility: float | None, longest: float
 ) -> None:
     bench.app.conf.broker_transport_options = {"visibility_timeout": visibility}
     occupy(bench)
     assert bench.run(bench.send(job(bench)), headers=waited(0, 30)).value.when == longest
+
+
+@pytest.mark.usefixtures("longest_delay")
+@pytest.mark.parametrize(("expires", "longest"), [(100, 100.0), (10, 30.0)])
+def test_a_message_that_expires_comes_back_soon_after(
+    bench: Bench, expires: int, longest: float
+) -> None:
+    occupy(bench)
+    outcome = bench.run(bench.send(job(bench), expires=expires))
+    assert outcome.value.when == pytest.approx(longest, abs=5)
 
 
 @pytest.mark.usefixtures("longest_delay")
