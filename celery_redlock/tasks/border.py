@@ -201,14 +201,20 @@ def most_processes(consumer: Any) -> int:
     return max(pool.num_processes or 0, pool.limit or 0, autoscaled or 0)
 
 
-def scheduled_in(timer: Any) -> Iterator[Any]:
-    """Yield the entries that a worker's timer calls later."""
-    yield from list(timer.schedule._queue)
+def timer_entry(timer: Any, request: Any) -> Any:
+    """
+    Return the timer's entry that starts a message at its ETA; None if it was cancelled.
 
-
-def timer_entry_of(request: Any) -> Any:
-    """Return the timer's entry for a message that waits for its ETA; None before Celery 5.7."""
-    return getattr(request, "_eta_timer_entry", None)
+    In a pool of greenlets the entry is a greenlet.
+    """
+    entry = getattr(request, "_eta_timer_entry", None)
+    if entry is None:  # Celery before 5.7 does not keep it
+        for scheduled in list(timer.schedule._queue):
+            call = scheduled.entry
+            if call.args and call.args[0] is request:
+                entry = scheduled if hasattr(scheduled, "kill") else call
+    is_cancelled = entry is None or entry.canceled or getattr(entry, "dead", False)
+    return None if is_cancelled else entry
 
 
 def heap_of(scheduler: Any) -> list[Any] | None:

@@ -34,7 +34,7 @@ from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import PAUSE_PREFIX, QUORUM, places_in_header, wake_channel
 from celery_redlock.protocol.votes import Granted, Refused
-from celery_redlock.tasks.border import RequestLike, is_revoked, scheduled_in, timer_entry_of
+from celery_redlock.tasks.border import RequestLike, is_revoked, timer_entry
 from celery_redlock.tasks.busy_worker import BusyWorker
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
@@ -304,7 +304,7 @@ class WaitingMessages:
         if left > 0:
             self._consumer.timer.call_after(left, self._start, (name,))
             return
-        entry = _timer_entry(self._consumer.timer, held.request)
+        entry = timer_entry(self._consumer.timer, held.request)
         if entry is None or now > held.until - AT_ETA:
             return
         entry.cancel()
@@ -471,19 +471,3 @@ def _is_under_way(request: RequestLike) -> bool:
     """Return whether this worker still has the earlier run that requeued the message."""
     earlier = worker_state.requests.get(request.id)
     return earlier is not None and earlier is not request
-
-
-def _timer_entry(timer: Any, request: RequestLike) -> Any:
-    """
-    Return the timer's entry that starts a message at its ETA; None if it was cancelled.
-
-    In a pool of greenlets the entry is a greenlet.
-    """
-    entry = timer_entry_of(request)
-    if entry is None:  # Celery before 5.7 does not keep it
-        for scheduled in scheduled_in(timer):
-            call = scheduled.entry
-            if call.args and call.args[0] is request:
-                entry = scheduled if hasattr(scheduled, "kill") else call
-    is_cancelled = entry is None or entry.canceled or getattr(entry, "dead", False)
-    return None if is_cancelled else entry
