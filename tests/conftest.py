@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import signal
 from collections import Counter, defaultdict
 from typing import Any
@@ -29,6 +31,15 @@ def pytest_collection_finish() -> None:
     _known_handlers.update(_handlers())
     gc.freeze()
     gc.enable()
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 #: Handlers of signals that were connected when test modules were imported.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import math
 import pickle
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_redlock import AsyncRedlock, Redlock, current_lease
+from celery_redlock import Redlock, current_lease
 from celery_redlock.core import client_of
 from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.errors import ConfigurationError, LockContended, QuorumUnavailable
@@ -70,19 +69,6 @@ def test_a_forced_release_of_a_free_key_takes_nothing(redlock: Redlock) -> None:
     assert not redlock.force_release("report")
 
 
-def test_an_asyncio_client_can_be_asked_the_same(redlock_memory_nodes: list[str]) -> None:
-    async def ask() -> None:
-        async with AsyncRedlock(redlock_memory_nodes) as client:
-            lease = await client.acquire("report")
-            found = await client.holder("report")
-            assert found is not None
-            assert found.owner == lease.owner
-            assert await client.force_release("report")
-            assert await client.holder("report") is None
-
-    asyncio.run(ask())
-
-
 @pytest.mark.parametrize("wait", [None, math.inf])
 def test_a_wait_without_end_lasts_until_the_holder_releases(
     redlock: Redlock, other: Redlock, wait: float | None
@@ -96,20 +82,6 @@ def test_a_wait_without_end_lasts_until_the_holder_releases(
     waiter.join(TIMEOUT)
 
     assert acquired[0].is_valid
-
-
-def test_an_asyncio_lease_can_be_watched_and_its_loss_is_reported_in_the_loop(
-    redlock_memory_nodes: list[str],
-) -> None:
-    async def watch() -> None:
-        async with AsyncRedlock(redlock_memory_nodes) as client:
-            lease = await client.acquire("report", ttl=0.3)
-            lost = asyncio.Event()
-            client.watch(lease, on_lost=lambda _: lost.set(), max_hold=0.5)
-            await asyncio.wait_for(lost.wait(), TIMEOUT)
-            assert lease.lost
-
-    asyncio.run(watch())
 
 
 def test_the_lease_of_a_block_is_the_current_one(redlock: Redlock) -> None:
@@ -129,23 +101,6 @@ def test_blocks_that_end_in_another_order_leave_no_lease_behind(redlock: Redlock
     assert current_lease() is second_lease
     second.__exit__(None, None, None)
     assert current_lease() is None
-
-
-@pytest.mark.parametrize("on_lost", ["interrupt", "flag"])
-def test_the_lease_of_an_asyncio_block_is_the_current_one_there_and_in_its_coroutines(
-    redlock_memory_nodes: list[str], on_lost: Any
-) -> None:
-    async def current() -> Any:
-        return current_lease()
-
-    async def block() -> None:
-        async with AsyncRedlock(redlock_memory_nodes) as client:
-            async with client.lock("report", on_lost=on_lost) as held:
-                assert current_lease() is held.lease
-                assert await asyncio.gather(current()) == [held.lease]
-            assert current_lease() is None
-
-    asyncio.run(block())
 
 
 @pytest.mark.parametrize("wait", [0, 5, None])
@@ -175,30 +130,6 @@ def test_a_block_may_wait_for_the_same_key_where_it_is_another_lock(
 ) -> None:
     with Redlock(**{"nodes": redlock_memory_nodes, **differs}) as other, redlock.lock("a"):
         assert other.acquire("a", wait=None).release()
-
-
-def test_an_asyncio_block_that_would_wait_for_itself_is_refused_at_once(
-    redlock_memory_nodes: list[str],
-) -> None:
-    async def block() -> None:
-        async with AsyncRedlock(redlock_memory_nodes) as client, client.lock("report"):
-            await client.acquire("report", wait=None)
-
-    with pytest.raises(LockContended, match="not re-entrant"):
-        asyncio.run(block())
-
-
-def test_a_coroutine_that_a_block_starts_may_wait_for_its_end(
-    redlock_memory_nodes: list[str],
-) -> None:
-    async def wait_for_end() -> bool:
-        async with AsyncRedlock(redlock_memory_nodes) as client:
-            async with client.lock("report"):
-                waiter = asyncio.create_task(client.acquire("report", wait=None))
-                await asyncio.sleep(0)
-            return (await waiter).is_valid
-
-    assert asyncio.run(wait_for_end())
 
 
 def test_a_thread_that_inherits_the_context_may_wait_for_the_end_of_a_block(
@@ -312,16 +243,6 @@ def test_a_closed_client_answers_nothing(redlock: Redlock, ask: str) -> None:
 
     with pytest.raises(ConfigurationError, match="is closed"):
         getattr(redlock, ask)("report")
-
-
-def test_a_closed_asyncio_client_acquires_nothing(redlock_memory_nodes: list[str]) -> None:
-    async def acquire() -> None:
-        client = AsyncRedlock(redlock_memory_nodes)
-        await client.aclose()
-        await client.acquire("report")
-
-    with pytest.raises(ConfigurationError, match="is closed"):
-        asyncio.run(acquire())
 
 
 @pytest.mark.parametrize("guard", ["x", 1, "false"])

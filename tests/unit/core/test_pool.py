@@ -58,65 +58,53 @@ async def began(call: Call) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_call_brings_its_result_or_its_error(pool: CallPool) -> None:
-    async def main() -> None:
-        assert await pool.run(lambda: 7) == 7
-        assert await pool.run_or_undo(lambda: 8, print) == 8
-        with pytest.raises(ZeroDivisionError):
-            await pool.run_or_undo(lambda: 1 // 0, print)
-
-    asyncio.run(main())
+async def test_a_call_brings_its_result_or_its_error(pool: CallPool) -> None:
+    assert await pool.run(lambda: 7) == 7
+    assert await pool.run_or_undo(lambda: 8, print) == 8
+    with pytest.raises(ZeroDivisionError):
+        await pool.run_or_undo(lambda: 1 // 0, print)
 
 
 @pytest.mark.parametrize("ends_first", [False, True], ids=["under way", "done, not yet delivered"])
-def test_what_a_call_brings_to_nobody_is_undone_in_a_thread(
+async def test_what_a_call_brings_to_nobody_is_undone_in_a_thread(
     pool: CallPool, ends_first: bool
 ) -> None:
     call = Call()
-
-    async def main() -> None:
-        task = asyncio.create_task(pool.run_or_undo(call, call.undo))
-        await began(call)
-        if ends_first:
-            call.may_end.set()
-            # Without letting the loop take notice.
-            wait_until(call.ended.is_set)
-        await cancelled(task)
+    task = asyncio.create_task(pool.run_or_undo(call, call.undo))
+    await began(call)
+    if ends_first:
         call.may_end.set()
-
-    asyncio.run(main())
-    wait_until(lambda: call.undone)
+        # Without letting the loop take notice.
+        wait_until(call.ended.is_set)
+    await cancelled(task)
+    call.may_end.set()
+    while not call.undone:
+        await asyncio.sleep(0.001)
     assert call.undone == [("brought", False)]
 
 
-def test_a_call_that_is_cancelled_before_a_thread_is_free_is_never_made(pool: CallPool) -> None:
+async def test_a_call_that_is_cancelled_before_a_thread_is_free_is_never_made(
+    pool: CallPool,
+) -> None:
     busy, call = [Call() for _ in range(NUMBER)], Call()
-
-    async def main() -> None:
-        others = [asyncio.create_task(pool.run(other)) for other in busy]
-        for other in busy:
-            await began(other)
-        task = asyncio.create_task(pool.run_or_undo(call, call.undo))
-        await asyncio.sleep(0)
-        await cancelled(task)
-        for other in busy:
-            other.may_end.set()
-        await asyncio.gather(*others)
-        assert await pool.run(lambda: "after it") == "after it"
-
-    asyncio.run(main())
+    others = [asyncio.create_task(pool.run(other)) for other in busy]
+    for other in busy:
+        await began(other)
+    task = asyncio.create_task(pool.run_or_undo(call, call.undo))
+    await asyncio.sleep(0)
+    await cancelled(task)
+    for other in busy:
+        other.may_end.set()
+    await asyncio.gather(*others)
+    assert await pool.run(lambda: "after it") == "after it"
     assert (call.begun.is_set(), call.undone) == (False, [])
 
 
-def test_a_call_to_its_end_is_made_though_its_caller_is_cancelled(pool: CallPool) -> None:
+async def test_a_call_to_its_end_is_made_though_its_caller_is_cancelled(pool: CallPool) -> None:
     call = Call()
-
-    async def main() -> None:
-        task = asyncio.create_task(pool.run(call))
-        await began(call)
-        await cancelled(task)
-
-    asyncio.run(main())
+    task = asyncio.create_task(pool.run(call))
+    await began(call)
+    await cancelled(task)
     call.may_end.set()
     wait_until(call.ended.is_set)
 
@@ -145,17 +133,17 @@ def test_nothing_is_undone_that_has_failed_and_nobody_is_told(
     assert (undone, caplog.messages) == ([], [])
 
 
-def test_a_call_that_can_have_no_thread_is_made_by_the_caller(
+async def test_a_call_that_can_have_no_thread_is_made_by_the_caller(
     pool: CallPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    assert asyncio.run(pool.run(threading.current_thread)) is threading.current_thread()
+    assert await pool.run(threading.current_thread) is threading.current_thread()
 
 
-def test_a_call_whose_thread_could_not_be_had_is_made_once(
+async def test_a_call_whose_thread_could_not_be_had_is_made_once(
     pool: CallPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = ThreadPoolExecutor.submit
@@ -166,25 +154,21 @@ def test_a_call_whose_thread_could_not_be_had_is_made_once(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", queue_and_fail)
-    asyncio.run(pool.run(lambda: made.append(1)))
+    await pool.run(lambda: made.append(1))
     pool.close(wait=True)
     assert made == [1]
 
 
-def test_closing_waits_for_calls_and_a_call_afterwards_is_made(pool: CallPool) -> None:
+async def test_closing_waits_for_calls_and_a_call_afterwards_is_made(pool: CallPool) -> None:
     call = Call()
-
-    async def main() -> None:
-        task = asyncio.create_task(pool.run(call))
-        await began(call)
-        closing = asyncio.create_task(asyncio.to_thread(pool.close, wait=True))
-        await asyncio.sleep(0)
-        assert not closing.done()
-        call.may_end.set()
-        await closing
-        assert call.ended.is_set()
-        assert await task == "brought"
-
-    asyncio.run(main())
+    task = asyncio.create_task(pool.run(call))
+    await began(call)
+    closing = asyncio.create_task(asyncio.to_thread(pool.close, wait=True))
+    await asyncio.sleep(0)
+    assert not closing.done()
+    call.may_end.set()
+    await closing
+    assert call.ended.is_set()
+    assert await task == "brought"
     pool.close(wait=True)
-    assert asyncio.run(pool.run(lambda: 2)) == 2
+    assert await pool.run(lambda: 2) == 2
