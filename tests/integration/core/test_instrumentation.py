@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from celery_redlock import LockContended, LossReason, Redlock
-from celery_redlock.core import Lease, client_of
+from celery_redlock.core import Lease, Reservation, client_of
 from celery_redlock.core.instrumentation import (
     AcquireDetails,
-    Details,
     ExtendDetails,
     LossDetails,
     Outcome,
     ReleaseDetails,
-    observe,
 )
 from celery_redlock.core.lease import release_with
-
-Events = list[Details]
-_names = itertools.count()
-
-
-def fresh_nodes() -> list[str]:
-    name = next(_names)
-    return [f"memory://observed-anywhere-{name}-{node}" for node in range(3)]
-
-
-@pytest.fixture
-def events() -> Iterator[Events]:
-    seen: Events = []
-    forget = observe(seen.append)
-    yield seen
-    forget()
+from tests.support.observing import Events, Interrupt, Interrupted, of_kind
 
 
 @pytest.fixture(params=["memory", "servers"])
 def client(request: pytest.FixtureRequest) -> Iterator[Redlock]:
     if request.param == "memory":
-        nodes = fresh_nodes()
+        nodes = request.getfixturevalue("redlock_memory_nodes")[:3]
     else:
         nodes = request.getfixturevalue("redlock_cluster_factory")(3).urls
     with Redlock(nodes, node_timeout=2.0, guard=False) as redlock:
@@ -49,8 +31,10 @@ def client(request: pytest.FixtureRequest) -> Iterator[Redlock]:
         yield redlock
 
 
-def of_kind(events: Events, kind: type) -> list[Any]:
-    return [event for event in events if type(event) is kind]
+def reserve(client: Redlock, previous: Reservation | None = None) -> Reservation:
+    """Reserve the key as the publisher of a message does."""
+    options: Any = {"ttl": 5.0, "grace": 5.0, "label": "", "retry_for": 5.0, "previous": previous}
+    return client_of(client).reserve([client_of(client).key_of("k")], **options).reservation
 
 
 def test_a_granted_lock_is_reported_with_its_votes(client: Redlock, events: Events) -> None:
@@ -106,36 +90,9 @@ def test_a_release_tells_whether_the_lease_was_held(
 def test_a_reservation_is_reported_with_the_keys_that_users_write(
     client: Redlock, events: Events
 ) -> None:
-    client_of(client).reserve(
-        [client_of(client).key_of("k").stored], ttl=5.0, grace=5.0, label="", retry_for=5.0
-    )
+    reserve(client)
     [details] = of_kind(events, AcquireDetails)
     assert (details.keys, details.outcome) == (("k",), Outcome.GRANTED)
-
-
-class Interrupt(BaseException):
-    """As a signal handler or a time limit of gevent raises it."""
-
-
-@pytest.fixture
-def interrupt() -> Iterator[Callable[[type], Callable[[], None]]]:
-    """Begin to raise `Interrupt` at events of a kind; return a function that ends it."""
-    ends: list[Callable[[], None]] = []
-
-    def begin(kind: type) -> Callable[[], None]:
-        def receiver(details: Details) -> None:
-            if type(details) is kind:
-                raise Interrupt
-
-        ends.append(observe(receiver))
-        return ends[-1]
-
-    yield begin
-    for end in ends:
-        end()
-
-
-Interrupted = Callable[[type], Callable[[], None]]
 
 
 def test_a_lock_whose_report_is_interrupted_is_released(
@@ -153,9 +110,7 @@ def test_a_reservation_whose_report_is_interrupted_is_cancelled(
 ) -> None:
     end = interrupt(AcquireDetails)
     with pytest.raises(Interrupt):
-        client_of(client).reserve(
-            [client_of(client).key_of("k").stored], ttl=5.0, grace=5.0, label="", retry_for=5.0
-        )
+        reserve(client)
     end()
     assert client.acquire("k").is_valid
 
@@ -163,20 +118,12 @@ def test_a_reservation_whose_report_is_interrupted_is_cancelled(
 def test_a_reservation_whose_report_is_interrupted_is_given_back(
     client: Redlock, interrupt: Interrupted
 ) -> None:
-    keys, reserve = [client_of(client).key_of("k").stored], client_of(client).reserve
-    older = reserve(keys, ttl=5.0, grace=5.0, label="", retry_for=5.0).reservation
+    older = reserve(client)
     end = interrupt(AcquireDetails)
     with pytest.raises(Interrupt):
-        reserve(
-            keys,
-            ttl=5.0,
-            grace=5.0,
-            label="",
-            retry_for=5.0,
-            previous=older,
-        )
+        reserve(client, previous=older)
     end()
-    [holder] = client_of(client).inspect(keys)
+    holder = client.holder("k")
     assert holder is not None
     assert holder.owner == older.owner
 
