@@ -39,8 +39,8 @@ WARM_UP = "warm-up"
 
 
 def place(name: str) -> str:
-    """Return the name of a key on the nodes: of a lock key, or of a reserved record."""
-    return name if name.startswith(META_PREFIX) else PREFIX + name
+    """Return the name of a key on the nodes: of a lock key, of a record, or one that is that."""
+    return name if name.startswith((META_PREFIX, PREFIX)) else PREFIX + name
 
 
 class Nodes(ABC):

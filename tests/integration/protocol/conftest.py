@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from celery_redlock.core import release
 from celery_redlock.testing.plugin import ClusterFactory
-from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
+from celery_redlock.transport.redis import channel
+from tests.support.nodes import CALM, MemoryNodes, Nodes, ServerNodes
 
 DEBIAN = "/usr/bin/redis-server"
 
@@ -36,6 +38,13 @@ def _nodes(request: pytest.FixtureRequest, number: int) -> Iterator[Nodes]:
         found = ServerNodes(factory(number, binary=binary_of(request.param)))
     yield found
     found.close()
+
+
+@pytest.fixture
+def slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a node that nobody stopped is only slow."""
+    monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", 3600.0)
+    monkeypatch.setattr(release, "_LINGER", CALM)
 
 
 DEBIAN_PARAM = pytest.param("debian", marks=pytest.mark.system)

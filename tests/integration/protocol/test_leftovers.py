@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from celery_redlock import Redlock
 from celery_redlock.core import PendingReservation, Reservation, client_of
 from celery_redlock.core.lease import release_with
-from celery_redlock.transport.redis import channel
+from tests.integration.protocol.reserving import (
+    GRACE,
+    HOUR,
+    LONG,
+    back_to,
+    reserve,
+    take_over,
+)
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import wait_until
-
-HOUR = 3600.0
-GRACE = 60.0
-LONG = 3000.0
 
 #: They get what is sent through the proxy when it is delivered.
 FAR_NODES = (3, 4)
 
-
-@pytest.fixture(autouse=True)
-def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, late answers count for whatever they may count for."""
-    monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", HOUR)
+pytestmark = pytest.mark.usefixtures("slow_is_not_stopped")
 
 
 @pytest.fixture
@@ -57,21 +53,14 @@ def deliver(proxied: ServerNodes, *after: Redlock) -> None:
         proxied.cluster.heal(node)
 
 
-def reserve(client: Redlock, **options: object) -> PendingReservation:
-    options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "retry_for": 5.0, **options}
-    return client_of(client).reserve([client_of(client).key_of("key").stored], **options)  # type: ignore[arg-type]
-
-
 def run_task(client: Redlock, reservation: Reservation) -> None:
     """Take a message's lock over on every node that lets it, and end."""
-    lease = client_of(client).acquire_for_task(["key"], reservation=reservation)
-    assert release_with(lease, {})
+    assert release_with(take_over(client, reservation), {})
 
 
-def has(
-    proxied: ServerNodes, which: tuple[int, ...], reservation: Reservation
-) -> Callable[[], bool]:
-    return lambda: all(proxied.owner(node, "key") == reservation.owner for node in which)
+def wait_for_grants(proxied: ServerNodes, reservation: Reservation) -> None:
+    """Wait until the far nodes have granted the key."""
+    wait_until(lambda: all(proxied.owner(node, "key") == reservation.owner for node in FAR_NODES))
 
 
 def read_answers(client: Redlock, proxied: ServerNodes) -> None:
@@ -85,7 +74,7 @@ def test_a_far_node_that_grants_when_the_task_has_ended_is_freed_as_its_answer_i
     reserved = reserve(far)
     run_task(near, reserved.reservation)
     deliver(proxied, near)
-    wait_until(has(proxied, FAR_NODES, reserved.reservation))
+    wait_for_grants(proxied, reserved.reservation)
     client_of(far).confirm(reserved)
     read_answers(far, proxied)
     proxied.wait_free("key")
@@ -98,7 +87,7 @@ def test_a_far_node_that_grants_when_the_task_has_ended_keeps_the_key_for_the_gr
     run_task(near, reserved.reservation)
     client_of(far).confirm(reserved)
     deliver(proxied, near)
-    wait_until(has(proxied, FAR_NODES, reserved.reservation))
+    wait_for_grants(proxied, reserved.reservation)
     # It runs down: nobody has lengthened it.
     wait_until(lambda: all(proxied.left(node, "key") < GRACE - 0.5 for node in FAR_NODES))
 
@@ -109,7 +98,7 @@ def test_with_a_dead_node_the_key_is_reserved_at_once_when_a_task_has_ended(
     reserved = reserve(far)
     run_task(near, reserved.reservation)
     deliver(proxied, near)
-    wait_until(has(proxied, FAR_NODES, reserved.reservation))
+    wait_for_grants(proxied, reserved.reservation)
     client_of(far).confirm(reserved)
     read_answers(far, proxied)
     proxied.wait_free("key")
@@ -126,7 +115,7 @@ def test_a_far_node_that_grants_before_anybody_else_has_been_there_keeps_the_key
     reserved = reserve(far)
     client_of(far).confirm(reserved)
     deliver(proxied)
-    wait_until(has(proxied, FAR_NODES, reserved.reservation))
+    wait_for_grants(proxied, reserved.reservation)
     read_answers(far, proxied)
     wait_until(lambda: all(proxied.left(node, "key") > LONG for node in range(5)))
 
@@ -139,7 +128,7 @@ def test_a_far_node_that_grants_when_the_message_was_dropped_is_freed_as_its_ans
     for node in range(5):
         wait_until(lambda node=node: proxied.fence(node, "key") > number_of(reserved))
     deliver(proxied)
-    wait_until(has(proxied, FAR_NODES, reserved.reservation))
+    wait_for_grants(proxied, reserved.reservation)
     client_of(far).confirm(reserved)
     read_answers(far, proxied)
     proxied.wait_free("key")
@@ -155,15 +144,11 @@ def test_what_a_far_node_hands_on_when_the_next_task_has_ended_lasts_for_the_gra
     far = proxied.connected()
     lease = proxied.lease_of(far)
     hold_back(proxied)
-    onward = Reservation(
-        node_keys=(client_of(far).key_of("key").stored,),
-        owner=client_of(far).new_owner_value("queued"),
-        expires_at=time.time() + HOUR,
-    )
+    onward = back_to(far)
     assert release_with(lease, {}, onward, grace=GRACE)
     run_task(near, onward)
     deliver(proxied, near)
-    wait_until(has(proxied, FAR_NODES, onward))
+    wait_for_grants(proxied, onward)
     read_answers(far, proxied)
     assert all(proxied.left(node, "key") <= GRACE for node in FAR_NODES)
 

@@ -4,49 +4,29 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable, Redlock
-from celery_redlock.core import PendingReservation, client_of, release
+from celery_redlock.core import Reservation, client_of
 from celery_redlock.transport.redis import channel
-from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.integration.protocol.reserving import (
+    GRACE,
+    KEY_OR_SLOT,
+    LockKey,
+    everywhere,
+    long_on,
+    reserve,
+    reserve_everywhere,
+    take_over,
+)
+from tests.support.nodes import Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
 
-HOUR = 3600.0
-GRACE = 60.0
-LONG = 3000.0
 RECORD = "redlock-meta:record"
 
-
-def reserve(client: Redlock, name: str = "key", **options: object) -> PendingReservation:
-    options = {"ttl": HOUR, "grace": GRACE, "label": "queued", "retry_for": 5.0, **options}
-    return client_of(client).reserve([client_of(client).key_of(name).stored], **options)  # type: ignore[arg-type]
-
-
-def everywhere(nodes: Nodes, reserved: PendingReservation, name: str = "key") -> bool:
-    return nodes.owners(name) == [reserved.reservation.owner] * len(nodes)
-
-
-def reserve_everywhere(nodes: Nodes, client: Redlock, **options: object) -> PendingReservation:
-    reserved = reserve(client, **options)  # type: ignore[arg-type]
-    wait_until(lambda: everywhere(nodes, reserved))
-    return reserved
-
-
-@pytest.fixture(autouse=True)
-def _slow_is_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, a node that nobody stopped is only slow."""
-    monkeypatch.setattr(channel, "_FOLLOWUP_WINDOW", 3600.0)
-    monkeypatch.setattr(release, "_LINGER", CALM)
-
-
-def long_on(nodes: Nodes, client: Redlock, reserved: PendingReservation, *which: int) -> bool:
-    client_of(client).inspect([client_of(client).key_of("other").stored])  # reads what came late
-    owner = reserved.reservation.owner
-    return all(
-        nodes.owner(node, "key") == owner and nodes.left(node, "key") > LONG for node in which
-    )
+pytestmark = pytest.mark.usefixtures("slow_is_not_stopped")
 
 
 def test_a_reservation_stands_for_its_grace_until_it_is_lengthened(any_nodes: Nodes) -> None:
@@ -54,7 +34,7 @@ def test_a_reservation_stands_for_its_grace_until_it_is_lengthened(any_nodes: No
     reserved = reserve_everywhere(any_nodes, client)
     assert all(any_nodes.left(node, "key") <= GRACE for node in range(5))
     client_of(client).confirm(reserved)
-    wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
+    wait_until(lambda: long_on(any_nodes, client, reserved.reservation))
 
 
 def test_a_reservation_whose_maker_dies_ends_with_its_grace(nodes: Nodes) -> None:
@@ -73,7 +53,7 @@ def test_a_grace_is_not_longer_than_the_reservation(nodes: Nodes, client: Redloc
 def test_a_reservation_may_be_longer_than_any_lease(nodes: Nodes) -> None:
     client = nodes.connected(max_ttl=5.0, ttl=5.0)
     client_of(client).confirm(reserved := reserve(client))
-    wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
+    wait_until(lambda: long_on(nodes, client, reserved.reservation))
 
 
 def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
@@ -86,8 +66,8 @@ def test_a_stopped_node_keeps_what_it_sets_late_for_the_grace_only(
     client_of(client).confirm(reserved)
     any_nodes.resume(3, 4)
     any_nodes.connect(client)
-    wait_until(lambda: everywhere(any_nodes, reserved))
-    wait_until(lambda: long_on(any_nodes, client, reserved, 0, 1, 2))
+    wait_until(lambda: everywhere(any_nodes, reserved.reservation.owner, "key"))
+    wait_until(lambda: long_on(any_nodes, client, reserved.reservation, 0, 1, 2))
     assert all(any_nodes.left(node, "key") <= GRACE for node in (3, 4))
 
 
@@ -99,7 +79,7 @@ def test_a_node_that_answers_after_the_quorum_is_lengthened_as_well(servers: Ser
     wait_until(lambda: servers.owner(4, "key"))
     # The answer is on the wire and not read; lengthening reads it first.
     client_of(client).confirm(reserved)
-    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
+    wait_until(lambda: long_on(servers, client, reserved.reservation))
 
 
 def test_a_slow_node_is_lengthened_when_its_answer_is_read(
@@ -110,7 +90,7 @@ def test_a_slow_node_is_lengthened_when_its_answer_is_read(
     client_of(client).confirm(reserved)
     servers.resume(4)
 
-    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
+    wait_until(lambda: long_on(servers, client, reserved.reservation))
 
 
 def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) -> None:
@@ -119,7 +99,7 @@ def test_what_somebody_else_has_meanwhile_is_not_lengthened(any_nodes: Nodes) ->
     any_nodes.put(0, "key", "them", ttl=5.0)
     any_nodes.forget(1, "key")
     client_of(client).confirm(reserved)
-    wait_until(lambda: long_on(any_nodes, client, reserved, 2, 3, 4))
+    wait_until(lambda: long_on(any_nodes, client, reserved.reservation, 2, 3, 4))
     assert any_nodes.owners("key")[:2] == ["them", None]
     assert any_nodes.left(0, "key") <= 5
 
@@ -130,7 +110,7 @@ def test_a_reservation_is_lengthened_behind_whoever_uses_its_connections(nodes: 
     borrowed = client_of(client).transport.checkout()
     client_of(client).confirm(reserved)
     client_of(client).transport.checkin(borrowed)
-    wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
+    wait_until(lambda: long_on(nodes, client, reserved.reservation))
 
 
 def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes: Nodes) -> None:
@@ -144,7 +124,9 @@ def test_a_reservation_is_lengthened_although_its_connections_are_given_up(nodes
     client_of(client).confirm(reserved)
     client_of(client).transport.discard(borrowed)
     # Some quorum: the nodes whose answers had been read.
-    wait_until(lambda: sum(long_on(nodes, client, reserved, node) for node in range(5)) >= 3)
+    wait_until(
+        lambda: sum(long_on(nodes, client, reserved.reservation, node) for node in range(5)) >= 3
+    )
 
 
 def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: ServerNodes) -> None:
@@ -154,20 +136,20 @@ def test_a_server_that_forgot_its_scripts_lengthens_all_the_same(servers: Server
         servers.cluster.client(node).script_flush()
     client_of(client).confirm(reserved)
 
-    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
+    wait_until(lambda: long_on(servers, client, reserved.reservation))
 
 
 def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes, client: Redlock) -> None:
     reserved = reserve_everywhere(nodes, client)
     client_of(client).confirm(reserved)
     client.close()
-    wait_until(lambda: long_on(nodes, client, reserved, *range(5)))
+    wait_until(lambda: long_on(nodes, client, reserved.reservation))
 
 
 def test_closing_a_client_does_not_cancel_its_reservations(nodes: Nodes, client: Redlock) -> None:
     reserved = reserve(client)
     client.close()
-    wait_until(lambda: everywhere(nodes, reserved))
+    wait_until(lambda: everywhere(nodes, reserved.reservation.owner, "key"))
 
 
 def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: ServerNodes) -> None:
@@ -182,7 +164,7 @@ def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: Serv
     servers.connect(client)
     assert all(servers.left(node, "key") <= GRACE for node in range(5))
     client_of(client).confirm(reserved)
-    wait_until(lambda: long_on(servers, client, reserved, *range(5)))
+    wait_until(lambda: long_on(servers, client, reserved.reservation))
 
 
 def test_a_key_that_is_held_is_not_reserved(any_nodes: Nodes, client: Redlock) -> None:
@@ -199,47 +181,38 @@ def test_without_a_quorum_nothing_is_reserved(nodes: Nodes, client: Redlock) -> 
     wait_until(lambda: nodes.owner(0, "key") is nodes.owner(1, "key") is None)
 
 
-@pytest.fixture
-def crowd(nodes: Nodes) -> list[Redlock]:
-    return [nodes.connected() for _ in range(8)]
-
-
-def test_of_many_that_reserve_at_once_one_succeeds_and_the_others_know_who(
-    nodes: Nodes, crowd: list[Redlock]
-) -> None:
+def test_of_many_that_reserve_at_once_one_succeeds_and_the_others_know_who(nodes: Nodes) -> None:
+    crowd = [nodes.connected() for _ in range(8)]
     together = threading.Barrier(len(crowd))
-    won: list[PendingReservation] = []
-    lost: list[LockContended] = []
 
-    def publish(client: Redlock) -> None:
+    def publish(client: Redlock) -> Reservation | LockContended:
         together.wait()
         try:
-            won.append(reserve(client, retry_for=20.0))
+            return reserve(client, retry_for=20.0).reservation
         except LockContended as error:
-            lost.append(error)
+            return error
 
-    threads = [threading.Thread(target=publish, args=(client,)) for client in crowd]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (winner,) = won
-    assert [(error.split, error.holder) for error in lost] == [
-        (False, winner.reservation.owner)
-    ] * 7
+    with ThreadPoolExecutor(len(crowd)) as pool:
+        ends = list(pool.map(publish, crowd))
+    (winner,) = (end for end in ends if isinstance(end, Reservation))
+    lost = [(end.split, end.holder) for end in ends if isinstance(end, LockContended)]
+    assert lost == [(False, winner.owner)] * 7
 
 
-def test_a_queued_lock_moves_to_the_message_that_replaces_it(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    old = reserve(client).reservation
-    reserve_everywhere(any_nodes, client, previous=old)
+@KEY_OR_SLOT
+def test_a_queued_lock_moves_to_the_message_that_replaces_it(
+    any_nodes: Nodes, client: Redlock, key: LockKey
+) -> None:
+    old = reserve_everywhere(any_nodes, client, key).reservation
+    new = reserve_everywhere(any_nodes, client, key, previous=old).reservation
+    assert new.node_keys == old.node_keys
     with pytest.raises(LockContended):
-        client_of(client).acquire_for_task(["key"], reservation=old)
+        take_over(client, old, key)
 
 
 def test_a_lock_that_has_gone_on_is_not_replaced(any_nodes: Nodes, client: Redlock) -> None:
     old = reserve(client).reservation
-    lease = client_of(client).acquire_for_task(["key"], reservation=old)
+    lease = take_over(client, old)
     any_nodes.wait_held(lease)
     with pytest.raises(LockContended) as taken:
         reserve(client, previous=old)
@@ -251,21 +224,13 @@ def test_a_replacement_that_stays_undecided_gives_the_keys_back(any_nodes: Nodes
     client = any_nodes.connected()
     reserved = reserve_everywhere(any_nodes, client)
     client_of(client).confirm(reserved)
-    wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
-    old = reserved.reservation
+    wait_until(lambda: long_on(any_nodes, client, reserved.reservation))
     any_nodes.hold("other", "one", [0, 1])
     any_nodes.hold("other", "another", [2])
     with pytest.raises(LockContended) as undecided:
-        client_of(client).reserve(
-            [client_of(client).key_of("key").stored, client_of(client).key_of("other").stored],
-            ttl=HOUR,
-            grace=GRACE,
-            label="queued",
-            retry_for=0.1,
-            previous=old,
-        )
+        reserve(client, "key", "other", retry_for=0.1, previous=reserved.reservation)
     assert undecided.value.split
-    wait_until(lambda: long_on(any_nodes, client, reserved, *range(5)))
+    wait_until(lambda: long_on(any_nodes, client, reserved.reservation))
 
 
 def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend_it(
@@ -273,9 +238,9 @@ def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend
 ) -> None:
     old = reserve(client).reservation
     new = reserve(client, records=[RECORD], previous=old)
-    wait_until(lambda: everywhere(any_nodes, new) and everywhere(any_nodes, new, RECORD))
+    wait_until(lambda: everywhere(any_nodes, new.reservation.owner, "key", RECORD))
     client_of(client).confirm(new)
-    wait_until(lambda: long_on(any_nodes, client, new, *range(5)))
+    wait_until(lambda: long_on(any_nodes, client, new.reservation))
     assert all(any_nodes.left(node, RECORD) <= GRACE for node in range(5))
     assert new.reservation.node_keys == old.node_keys
 
@@ -283,49 +248,43 @@ def test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend
 def test_a_replacement_whose_reserved_key_is_held_leaves_the_keys_as_they_are(
     any_nodes: Nodes, client: Redlock
 ) -> None:
-    old = reserve_everywhere(any_nodes, client)
+    old = reserve_everywhere(any_nodes, client).reservation
     any_nodes.hold(RECORD, "another", range(5))
     with pytest.raises(LockContended) as taken:
-        reserve(
-            client,
-            records=[RECORD],
-            previous=old.reservation,
-        )
-    assert (taken.value.holder, everywhere(any_nodes, old)) == ("another", True)
+        reserve(client, records=[RECORD], previous=old)
+    assert taken.value.holder == "another"
+    assert everywhere(any_nodes, old.owner, "key")
 
 
 def test_a_replacement_that_stays_undecided_leaves_no_reserved_key(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
-    old = reserve_everywhere(any_nodes, client)
+    old = reserve_everywhere(any_nodes, client).reservation
     any_nodes.hold(RECORD, "one", [0, 1])
     any_nodes.hold(RECORD, "another", [2])
     with pytest.raises(LockContended):
-        reserve(
-            client,
-            records=[RECORD],
-            previous=old.reservation,
-            retry_for=0.1,
-        )
+        reserve(client, records=[RECORD], previous=old, retry_for=0.1)
     expected = ["one", "one", "another", None, None]
     wait_until(lambda: any_nodes.owners(RECORD) == expected)
-    wait_until(lambda: everywhere(any_nodes, old))
+    wait_until(lambda: everywhere(any_nodes, old.owner, "key"))
 
 
+@KEY_OR_SLOT
 def test_a_replacement_whose_message_could_not_be_sent_gives_the_keys_back(
-    any_nodes: Nodes, client: Redlock
+    any_nodes: Nodes, client: Redlock, key: LockKey
 ) -> None:
-    first = reserve(client)
-    old = first.reservation
-    new = reserve_everywhere(any_nodes, client, previous=old)
-    assert client_of(client).cancel(new.reservation, previous=old)
-    wait_until(lambda: long_on(any_nodes, client, first, *range(5)))
+    old = reserve(client, key).reservation
+    new = reserve_everywhere(any_nodes, client, key, previous=old).reservation
+    assert client_of(client).cancel(new, previous=old)
+    wait_until(lambda: long_on(any_nodes, client, old))
 
 
-def test_a_reservation_that_is_cancelled_frees_every_node(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    client_of(client).confirm(reserved := reserve(client))
-    assert client_of(client).cancel(reserved.reservation)
-    any_nodes.wait_free("key")
+@KEY_OR_SLOT
+def test_a_reservation_that_is_cancelled_frees_every_node(
+    any_nodes: Nodes, client: Redlock, key: LockKey
+) -> None:
+    client_of(client).confirm(pending := reserve(client, key))
+    assert client_of(client).cancel(pending.reservation)
+    any_nodes.wait_free(pending.reservation.node_keys[0])
 
 
 def test_cancelling_can_wait_for_a_quorum(any_nodes: Nodes, client: Redlock) -> None:
@@ -345,7 +304,7 @@ def test_a_client_that_has_no_connection_yet_cancels_all_the_same(any_nodes: Nod
 def test_cancelling_does_nothing_once_the_message_has_arrived(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     reserved = reserve(client)
-    lease = client_of(client).acquire_for_task(["key"], reservation=reserved.reservation)
+    lease = take_over(client, reserved.reservation)
     any_nodes.wait_held(lease)
     assert not client_of(client).cancel(reserved.reservation, wait=True)
     any_nodes.wait_held(lease)

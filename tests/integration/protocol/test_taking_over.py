@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from celery_redlock import LockContended, LockKeyError, QuorumUnavailable, Redlock
+from celery_redlock import Limit, LockContended, LockKeyError, QuorumUnavailable, Redlock
 from celery_redlock.core import Reservation, client_of
 from celery_redlock.core.failures import Refusal
 from celery_redlock.core.lease import release_with
 from celery_redlock.core.waiting import After
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.votes import Refused
+from tests.integration.protocol.reserving import (
+    HOUR,
+    KEY_OR_SLOT,
+    LONG,
+    MESSAGE,
+    LockKey,
+    back_to,
+    everywhere,
+    reserve_everywhere,
+    take_over,
+)
 from tests.support.commands import acquire
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 from tests.support.waiting import wait_until
 
 BRIEF = 1.0
-MESSAGE = "redlock-meta:message:one"
 
 
-def reserve(nodes: Nodes, client: Redlock, *names: str) -> Reservation:
+def reserve(nodes: Nodes, client: Redlock, *keys: LockKey) -> Reservation:
     """Reserve keys for an hour, and wait until every node has them."""
-    places = [client_of(client).key_of(name).stored for name in names]
-    reserved = client_of(client).reserve(
-        places, ttl=3600.0, grace=3600.0, label="queued", retry_for=5.0
-    )
-    owner = reserved.reservation.owner
-    for name in names:
-        wait_until(lambda name=name: nodes.owners(name) == [owner] * len(nodes))
-    return reserved.reservation
+    return reserve_everywhere(nodes, client, *keys, grace=HOUR).reservation
 
 
 def share_out(nodes: Nodes, name: str) -> None:
@@ -40,60 +41,55 @@ def share_out(nodes: Nodes, name: str) -> None:
 
 
 def test_a_reservation_is_taken_over(any_nodes: Nodes, client: Redlock) -> None:
-    reservation = reserve(any_nodes, client, "key")
-    lease = client_of(client).acquire_for_task(["key"], reservation=reservation, ttl=30.0)
+    lease = take_over(client, reserve(any_nodes, client), ttl=30.0)
     any_nodes.wait_held(lease)
     assert all(any_nodes.left(node, "key") <= 30 for node in range(5))
     assert lease.release()
     any_nodes.wait_free("key")
 
 
-def test_each_takeover_has_a_larger_token(any_nodes: Nodes, client: Redlock) -> None:
-    lease = client.acquire("key")
+@KEY_OR_SLOT
+def test_each_takeover_has_a_larger_token(any_nodes: Nodes, client: Redlock, key: LockKey) -> None:
+    lease = client.acquire(key)
     tokens = [lease.fencing_token]
     for _ in range(3):
-        back = Reservation(
-            node_keys=(client_of(client).key_of("key").stored,),
-            owner=client_of(client).new_owner_value("queued"),
-            expires_at=time.time() + 3600,
-        )
+        back = back_to(client, key)
         assert release_with(lease, {}, back)
-        lease = client_of(client).acquire_for_task(["key"], reservation=back)
+        lease = take_over(client, back, key)
         tokens.append(lease.fencing_token)
     assert tokens == sorted(set(tokens))
 
 
 def test_a_key_that_somebody_else_has_is_not_taken_over(any_nodes: Nodes, client: Redlock) -> None:
-    reservation = reserve(any_nodes, client, "key")
+    reservation = reserve(any_nodes, client)
     any_nodes.hold("key", "them", range(5))
     with pytest.raises(LockContended) as taken:
-        client_of(client).acquire_for_task(["key"], reservation=reservation)
+        take_over(client, reservation)
     assert taken.value.holder == "them"
     assert any_nodes.owners("key") == ["them"] * 5
 
 
-def test_only_one_copy_of_a_message_takes_its_reservation_over(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    reservation = reserve(any_nodes, client, "key")
-    lease = client_of(client).acquire_for_task(["key"], reservation=reservation)
+@KEY_OR_SLOT
+def test_only_one_copy_of_a_message_takes_its_reservation_over(
+    any_nodes: Nodes, client: Redlock, key: LockKey
+) -> None:
+    reservation = reserve(any_nodes, client, key)
+    lease = take_over(client, reservation, key)
     with pytest.raises(LockContended) as taken:
-        client_of(client).acquire_for_task(["key"], reservation=reservation)
+        take_over(client, reservation, key)
     assert taken.value.holder == lease.owner
 
 
 def test_a_reservation_that_has_ended_is_taken_afresh(any_nodes: Nodes, client: Redlock) -> None:
-    reservation = reserve(any_nodes, client, "key")
+    reservation = reserve(any_nodes, client)
     any_nodes.lose("key", range(5))
-    any_nodes.wait_held(client_of(client).acquire_for_task(["key"], reservation=reservation))
+    any_nodes.wait_held(take_over(client, reservation))
 
 
 def test_free_keys_and_reserved_ones_are_taken_together(any_nodes: Nodes, client: Redlock) -> None:
     reservation = reserve(any_nodes, client, "queued")
-    lease = client_of(client).acquire_for_task(
-        ["queued", "run"], [MESSAGE], reservation=reservation
-    )
-    for name in ("queued", "run", MESSAGE):
-        wait_until(lambda name=name: any_nodes.owners(name) == [lease.owner] * 5)
+    lease = take_over(client, reservation, "queued", "run", records=[MESSAGE])
+    wait_until(lambda: everywhere(any_nodes, lease.owner, "queued", "run", MESSAGE))
 
 
 def test_a_key_that_refuses_leaves_the_reservation_as_it_was(one_node: Nodes) -> None:
@@ -118,15 +114,18 @@ def test_a_reservation_without_an_end_still_has_none_when_another_key_refuses(
     assert (redis.get(PREFIX + "queued"), redis.pttl(PREFIX + "queued")) == (b"before", -1)
 
 
-def test_a_takeover_that_is_not_granted_gives_the_reservation_back(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    reservation = reserve(any_nodes, client, "queued")
+@pytest.mark.parametrize("queued", ["queued", Limit("queued", 2)], ids=["a key", "a slot"])
+def test_a_takeover_that_is_not_granted_gives_the_reservation_back(
+    any_nodes: Nodes, client: Redlock, queued: LockKey
+) -> None:
+    reservation = reserve(any_nodes, client, queued)
     share_out(any_nodes, "run")
     with pytest.raises(LockContended) as undecided:
-        client_of(client).acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
+        take_over(client, reservation, queued, "run", records=[MESSAGE])
     assert undecided.value.split
-    wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 5)
-    assert all(any_nodes.left(node, "queued") > 3000 for node in range(5))
+    (place,) = reservation.node_keys
+    wait_until(lambda: everywhere(any_nodes, reservation.owner, place))
+    assert all(any_nodes.left(node, place) > LONG for node in range(5))
     wait_until(lambda: any_nodes.owners("run") == ["one", "one", "another", None, None])
     any_nodes.wait_free(MESSAGE)
 
@@ -137,7 +136,7 @@ def test_a_run_key_that_another_task_has_does_not_cost_the_message_its_place(
     reservation = reserve(any_nodes, client, "queued")
     any_nodes.hold("run", "them", range(5))
     with pytest.raises(LockContended):
-        client_of(client).acquire_for_task(["queued", "run"], [MESSAGE], reservation=reservation)
+        take_over(client, reservation, "queued", "run", records=[MESSAGE])
     assert any_nodes.owners("queued") == [reservation.owner] * 5
     any_nodes.wait_free(MESSAGE)
 
@@ -146,10 +145,10 @@ def test_a_run_key_that_another_task_has_does_not_cost_the_message_its_place(
 def test_nothing_is_given_back_when_another_copy_of_the_message_has_it(
     any_nodes: Nodes, client: Redlock, held: str
 ) -> None:
-    reservation = reserve(any_nodes, client, "key")
+    reservation = reserve(any_nodes, client)
     any_nodes.hold(held, "the other copy", [0, 1, 2])
     with pytest.raises(LockContended):
-        client_of(client).acquire_for_task(["key"], [MESSAGE], reservation=reservation)
+        take_over(client, reservation, records=[MESSAGE])
     # Whatever the other two nodes granted is deleted there, not given back.
     wait_until(lambda: any_nodes.owners("key")[3:] == [None, None])
 
@@ -161,7 +160,7 @@ def test_a_node_that_gave_no_answer_is_not_given_the_reservation_back(any_nodes:
     any_nodes.hold("run", "another", [2, 3])
     any_nodes.pause(4)
     with pytest.raises(LockContended):
-        client_of(client).acquire_for_task(["queued", "run"], reservation=reservation)
+        take_over(client, reservation, "queued", "run")
     any_nodes.resume(4)
     # It takes the reservation over when it goes on, and then deletes what it took.
     wait_until(lambda: any_nodes.owners("queued") == [reservation.owner] * 4 + [None])
@@ -170,7 +169,7 @@ def test_a_node_that_gave_no_answer_is_not_given_the_reservation_back(any_nodes:
 def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
     nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reservation = reserve(nodes, client, "key")
+    reservation = reserve(nodes, client)
     channel = client_of(client).transport.checkout()
     client_of(client).transport.checkin(channel)
     exchange = type(channel).exchange
@@ -182,18 +181,18 @@ def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
     with monkeypatch.context() as patched:
         patched.setattr(type(channel), "exchange", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            client_of(client).acquire_for_task(["key"], reservation=reservation)
+            take_over(client, reservation)
     nodes.wait_free("key")
 
 
 def test_a_takeover_whose_counters_differ_gets_its_token_in_a_second_round(
     any_nodes: Nodes, client: Redlock
 ) -> None:
-    reservation = reserve(any_nodes, client, "key")
+    reservation = reserve(any_nodes, client)
     ahead = 2**52
     for node in range(5):
         any_nodes.set_fence(node, "key", ahead + node)
-    lease = client_of(client).acquire_for_task(["key"], reservation=reservation)
+    lease = take_over(client, reservation)
     assert ahead + 3 <= lease.fencing_token <= ahead + 5
     any_nodes.wait_held(lease)
 
@@ -202,7 +201,7 @@ def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
     any_nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = any_nodes.connected(node_timeout=BRIEF)
-    reservation = reserve(any_nodes, client, "key")
+    reservation = reserve(any_nodes, client)
     for node in range(5):
         any_nodes.set_fence(node, "key", 2**52 + node)
     channel = client_of(client).transport.checkout()
@@ -220,7 +219,7 @@ def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
     with monkeypatch.context() as patched:
         patched.setattr(type(channel), "exchange", stopping)
         with pytest.raises(QuorumUnavailable):
-            client_of(client).acquire_for_task(["key"], reservation=reservation)
+            take_over(client, reservation)
     any_nodes.resume(0, 1, 2)
     left = [None, None, None, reservation.owner, reservation.owner]
     wait_until(
@@ -230,9 +229,9 @@ def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
 
 def test_what_a_minority_kept_of_a_reservation_ends_with_the_lease(nodes: Nodes) -> None:
     client = nodes.connected()
-    reservation = reserve(nodes, client, "key")
+    reservation = reserve(nodes, client)
     nodes.restart(3, 4, keep_data=True)
-    lease = client_of(client).acquire_for_task(["key"], reservation=reservation, wait=5.0)
+    lease = take_over(client, reservation, wait=5.0)
     nodes.wait_held(lease, [0, 1, 2])
     assert nodes.owners("key")[3:] == [reservation.owner] * 2
     assert release_with(lease, {})
@@ -246,9 +245,9 @@ def test_what_a_minority_kept_of_a_reservation_ends_with_the_lease(nodes: Nodes)
 
 def test_what_a_minority_kept_stays_when_the_reservation_gets_its_lock_back(nodes: Nodes) -> None:
     client = nodes.connected()
-    reservation = reserve(nodes, client, "key")
+    reservation = reserve(nodes, client)
     nodes.restart(3, 4, keep_data=True)
-    lease = client_of(client).acquire_for_task(["key"], reservation=reservation, wait=5.0)
+    lease = take_over(client, reservation, wait=5.0)
     nodes.wait_held(lease, [0, 1, 2])
     assert release_with(lease, {}, reservation)
     wait_until(lambda: nodes.owners("key") == [reservation.owner] * 5)
@@ -256,11 +255,11 @@ def test_what_a_minority_kept_stays_when_the_reservation_gets_its_lock_back(node
 
 def test_restarted_nodes_do_not_let_a_reservation_be_taken_over(nodes: Nodes) -> None:
     client = nodes.connected()
-    reservation = reserve(nodes, client, "key")
+    reservation = reserve(nodes, client)
     # Their data may be older than somebody else's takeover.
     nodes.restart(0, 1, 2, keep_data=True)
     with pytest.raises(QuorumUnavailable, match="is quarantined"):
-        client_of(client).acquire_for_task(["key"], reservation=reservation, wait=BRIEF)
+        take_over(client, reservation, wait=BRIEF)
     wait_until(lambda: nodes.owners("key").count(reservation.owner) >= 3)
 
 
