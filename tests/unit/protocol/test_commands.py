@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_redlock.protocol.commands import (
-    ReleaseAction,
-    Script,
-    extend_together,
-    read_register,
     read_reply,
-    write_register,
 )
-from celery_redlock.protocol.keys import ANY_PAUSE, GUARD_KEY, fence_key
-from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import (
     Acknowledged,
@@ -34,56 +27,6 @@ from celery_redlock.protocol.votes import (
     Superseded,
     VersionedValue,
 )
-from tests.support.commands import acquire, extend, release
-
-
-def test_keys_are_followed_by_their_counters_and_records() -> None:
-    command = acquire(("a", "b"), "owner", 1000, 5, 60000)
-    assert ("a", "b", fence_key("a"), fence_key("b"), GUARD_KEY, ANY_PAUSE) == command.keys
-
-
-def test_an_acquire_that_takes_nothing_over_says_no_more_than_before() -> None:
-    assert acquire(("a",), "owner", 1000, 5, 60000).args == ("owner", 1000, 5, 60000)
-    assert acquire(("a",), "owner", 1000, 5, 60000, "them").args[4:] == ("them",)
-
-
-def test_a_release_says_the_fate_of_every_key_where_it_says_one() -> None:
-    actions = {"b": ReleaseAction(500, "marker"), "elsewhere": ReleaseAction(1)}
-    command = release(("a", "b"), "owner", 7, 3, actions)
-    assert command.args == ("owner", 7, 3, "", 3, "", 0, 500, "marker", 0)
-    assert release(("a", "b"), "owner", 7, 3).args == ("owner", 7, 3)
-
-
-def test_a_release_names_no_guard_record() -> None:
-    assert ("a", fence_key("a")) == release(("a",), "owner", 0).keys
-
-
-def test_a_register_stands_alone_among_the_keys() -> None:
-    assert write_register("register", 7, {}).keys == read_register("register").keys == ("register",)
-
-
-def test_extensions_together_name_all_keys_first_and_then_all_counters() -> None:
-    one, two = extend(("a",), "us", 1, 2), extend(("b", "c"), "them", 3, 4)
-    together = extend_together([one, two])
-    assert together.keys == ("a", "b", "c", *map(fence_key, "abc"))
-    assert together.args == ("us", 1, 2, 1, "them", 3, 4, 2)
-
-
-def test_an_extension_alone_is_sent_as_it_is() -> None:
-    one = extend(("a",), "us", 1, 2)
-    assert extend_together([one]) is one
-
-
-def test_a_store_says_name_version_and_text_of_each_field_and_no_version_to_delete() -> None:
-    assert write_register("register", 7, {"a": (3, "text"), "b": None}).args == (
-        *(7, "a", 3, "text"),
-        *("b", "", ""),
-    )
-
-
-def test_a_fetch_promises_nothing_and_tells_everything_unless_it_is_told_to() -> None:
-    assert read_register("register", max_bytes=99).args == (0, 99)
-    assert read_register("register", 7, ["a", "b"], max_bytes=99).args == (7, 99, "a", "b")
 
 
 @pytest.mark.parametrize(
@@ -187,15 +130,3 @@ def test_a_field_that_is_damaged_is_named() -> None:
     assert isinstance(vote, Failed)
     assert "field 'b' of its register" in vote.reason
     assert "b'nonsense'" in vote.reason
-
-
-@given(fields)
-def test_a_grant_has_its_tokens_in_range(rest: list[Any]) -> None:
-    vote = read_reply([b"G", *rest])
-    if isinstance(vote, Granted):
-        assert 1 <= vote.low <= vote.high <= MAX_TOKEN
-
-
-def test_every_command_has_a_script_of_its_own() -> None:
-    assert set(Script) == set(SOURCE) == set(SHA)
-    assert len(set(SHA.values())) == len(Script)

@@ -23,13 +23,6 @@ def phases(round_: BatchRound) -> list[Phase]:
     return [own.phase for own in round_.rounds]
 
 
-def test_each_lease_gets_its_own_votes() -> None:
-    round_ = batch()
-    for node in range(3):
-        round_.vote(node, LeaseVotes((ACK, MISSING)), NOW)
-    assert phases(round_) == [Phase.GRANTED, Phase.GONE]
-
-
 def test_it_is_decided_when_each_lease_is() -> None:
     round_ = batch()
     round_.vote(0, LeaseVotes((ACK, ACK)), NOW)
@@ -58,10 +51,3 @@ def test_a_late_reply_still_names_the_nodes_that_lack_keys() -> None:
         round_.vote(node, LeaseVotes((ACK, ACK)), NOW)
     round_.vote(4, LeaseVotes((ACK, MISSING)), NOW)
     assert [own.missing for own in round_.rounds] == [[], [4]]
-
-
-def test_a_node_votes_once() -> None:
-    round_ = batch()
-    for _ in range(3):
-        round_.vote(0, LeaseVotes((ACK, ACK)), NOW)
-    assert round_.phase is Phase.VOTING

@@ -54,24 +54,10 @@ def test_what_a_silent_node_cannot_bring_to_a_quorum_is_held_by_nobody() -> None
     assert (round_.phase, owners(round_)) == (Phase.GRANTED, [None])
 
 
-def test_a_key_that_a_quorum_lacks_is_held_by_nobody() -> None:
-    round_ = inspect(seen(None), seen(None), seen(None))
-    assert (round_.phase, owners(round_)) == (Phase.GRANTED, [None])
-
-
 def test_the_records_are_those_of_the_owner_that_the_quorum_has() -> None:
     round_ = inspect(seen("b"), seen("a", counter=1), seen("a", counter=2), seen("a", counter=3))
     assert [record.counter for record in round_.key_states()[0]] == [1, 2, 3]
 
 
-def test_without_a_quorum_of_answers_a_look_is_of_no_use() -> None:
-    assert inspect(seen("a"), FAILED, FAILED, NotHeld(missing=True)).phase is Phase.UNAVAILABLE
-
-
 def test_a_quorum_that_answers_beside_failed_nodes_is_enough() -> None:
     assert inspect(seen("a"), FAILED, seen("a"), FAILED, seen("a")).phase is Phase.GRANTED
-
-
-def test_a_node_has_one_vote() -> None:
-    round_ = inspect(seen("a"), seen("a"))
-    assert round_.vote(0, seen("a"), 0.0) is Phase.VOTING

@@ -68,45 +68,15 @@ def test_one_node_that_has_seen_a_newer_token_tells_why_the_others_are_too_few(
     assert stored(*votes).phase is Phase.SUPERSEDED
 
 
-def test_without_a_quorum_of_answers_nothing_is_known() -> None:
-    assert stored(DONE, FAILED, FAILED, FAILED).phase is Phase.UNAVAILABLE
-    assert fetched(told(), FAILED, FAILED, FAILED).phase is Phase.UNAVAILABLE
-
-
 def test_an_answer_to_another_question_does_not_help() -> None:
     assert stored(told(), told(), told()).phase is Phase.UNAVAILABLE
     assert fetched(DONE, DONE, DONE).phase is Phase.UNAVAILABLE
-
-
-def test_a_node_has_one_vote() -> None:
-    round_ = stored(DONE, DONE)
-    assert round_.vote(0, DONE, 0.0) is Phase.VOTING
-    assert round_.vote(2, DONE, 0.0) is Phase.GRANTED
 
 
 def test_what_is_decided_stays_decided() -> None:
     round_ = stored(DONE, DONE, DONE)
     assert round_.vote(3, Superseded(9), 0.0) is Phase.GRANTED
     assert round_.newest_token == 0
-
-
-def test_a_single_node_decides_alone() -> None:
-    assert stored(DONE, nodes=1).phase is Phase.GRANTED
-    assert stored(Superseded(9), nodes=1).phase is Phase.SUPERSEDED
-    assert stored(FAILED, nodes=1).phase is Phase.UNAVAILABLE
-
-
-def test_of_what_nodes_tell_the_newest_counts_by_token_and_then_by_version() -> None:
-    round_ = fetched(
-        told(a=VersionedValue(5, 9, "old"), b=VersionedValue(6, 10, "new")),
-        told(a=VersionedValue(6, 1, "new"), b=VersionedValue(6, 9, "old")),
-        told(c=VersionedValue(1, 1, "only here")),
-    )
-    assert round_.fields() == {
-        "a": VersionedValue(6, 1, "new"),
-        "b": VersionedValue(6, 10, "new"),
-        "c": VersionedValue(1, 1, "only here"),
-    }
 
 
 def test_what_some_node_has_not_told_is_asked_for_again_and_not_taken_from_another() -> None:
