@@ -29,14 +29,6 @@ def test_a_command_sent_to_a_paused_node_runs_when_it_resumes(cluster: LocalClus
     wait_until(lambda: cluster.client(0).get("key") == b"late", message="the late command has run")
 
 
-def test_pausing_twice_and_resuming_twice_is_fine(cluster: LocalCluster) -> None:
-    cluster.pause(0)
-    cluster.pause(0)
-    cluster.resume(0)
-    cluster.resume(0)
-    assert cluster.client(0).ping()
-
-
 def test_a_node_can_be_paused_again_after_resuming(cluster: LocalCluster) -> None:
     states = []
     for _ in range(3):

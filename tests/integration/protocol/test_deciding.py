@@ -13,7 +13,6 @@ from celery_redlock.core import options
 from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.core.waiting import SPLIT_BUDGET, RetryOptions
 from celery_redlock.protocol.rounds import Phase
-from celery_redlock.protocol.votes import Granted, Refused
 from tests.support.nodes import Nodes
 from tests.support.waiting import wait_until
 
@@ -44,13 +43,6 @@ def test_a_conflict_tells_the_holder_and_for_how_long(any_nodes: Nodes) -> None:
     error = taken.value
     assert (error.key, error.holder, error.split) == ("key", "somebody", False)
     assert 0 < (error.expires_in or 0) <= 40
-
-
-def test_a_verdict_carries_every_vote(nodes: Nodes, client: Redlock) -> None:
-    nodes.hold("key", "a", [0, 1])
-    nodes.hold("key", "b", [2, 3])
-    votes = nodes.attempt(client, "key").round.votes
-    assert [Refused, Refused, Refused, Refused, Granted] == [type(vote) for vote in votes]
 
 
 def test_a_split_vote_is_no_conflict(any_nodes: Nodes, client: Redlock) -> None:
@@ -101,24 +93,6 @@ def test_two_contenders_never_both_give_way_to_each_other(nodes: Nodes) -> None:
     assert (True, True) not in set(zip(*gave_way, strict=True))
 
 
-@pytest.mark.parametrize(("size", "needed"), [(2, 2), (4, 3)])
-def test_half_of_an_even_number_of_nodes_is_no_quorum(nodes: Nodes, size: int, needed: int) -> None:
-    client = nodes.client(nodes=nodes.urls[:size])
-    nodes.hold("key", "somebody", range(size - needed + 1))
-    with pytest.raises(LockContended) as taken:
-        client.acquire("key")
-    assert taken.value.split
-    nodes.forget(0, "key")
-    assert client.acquire("key").is_valid
-
-
-def test_two_of_five_dead_nodes_do_not_matter(any_nodes: Nodes, client: Redlock) -> None:
-    any_nodes.kill(1, 3)
-    lease = client.acquire("key")
-    lease.extend()
-    assert lease.release()
-
-
 def test_three_of_five_dead_nodes_leave_no_quorum_and_are_named(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.kill(1, 2, 3)
@@ -129,6 +103,7 @@ def test_three_of_five_dead_nodes_leave_no_quorum_and_are_named(any_nodes: Nodes
     assert all(
         (why in (VOTED, NO_REPLY)) == (name in voted) for name, why in failed.value.nodes.items()
     )
+    assert "voted" not in str(failed.value)
     any_nodes.restart(1, 2, 3)
     any_nodes.wait_free("key")
 

@@ -148,14 +148,6 @@ def test_heal_does_not_take_over_what_somebody_else_has(any_nodes: Nodes) -> Non
     assert NotHeld(missing=False) == any_nodes.run(0, heal(KEY, "us", 1000, 7))
 
 
-def test_a_healed_key_does_not_count_for_the_extension_that_healed_it(any_nodes: Nodes) -> None:
-    lease = any_nodes.lease_of(any_nodes.connected())
-    any_nodes.lose("key", (0, 1, 2))
-    with pytest.raises(LeaseLost):
-        lease.extend()
-    assert any_nodes.owners("key")[:3] == [None] * 3
-
-
 def test_heal_reaches_a_quarantined_node_too(any_nodes: Nodes, client: Redlock) -> None:
     with client.lock("key", ttl=CALM) as lease:
         any_nodes.wait_held(lease)
@@ -178,14 +170,3 @@ def test_a_rolling_restart_of_all_nodes_does_not_end_a_long_task(nodes: Nodes) -
         assert lease.is_valid
         assert lease.lost is None
     nodes.wait_free("key")
-
-
-def test_a_lease_of_a_minority_of_stopped_nodes_is_extended(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    lease = client.acquire("key", ttl=5.0)
-    any_nodes.pause(0, 1)
-    lease.extend(30.0)
-    assert lease.expires_in > 20
-    assert lease.release()
-    any_nodes.resume(0, 1)
-    any_nodes.wait_free("key")

@@ -112,14 +112,6 @@ def test_a_node_votes_again_after_one_longest_lease(nodes: Nodes, lose: Loss) ->
     wait_until(lambda: take(client, "second look"))
 
 
-def test_a_quarantined_node_tells_how_long(any_nodes: Nodes) -> None:
-    client = any_nodes.connected(max_ttl=60.0)
-    any_nodes.flush(0)
-    vote = wait_until(lambda: any_nodes.attempt(client, "key").round.votes[0])
-    assert isinstance(vote, Quarantined)
-    assert 0 < vote.remaining <= 60
-
-
 def test_a_backup_of_all_nodes_at_one_time_stops_no_lock(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     any_nodes.back_up(*range(5))

@@ -13,11 +13,14 @@ PLACE = PREFIX + "key"
 
 def test_a_look_tells_owner_time_left_and_token(any_nodes: Nodes, client: Redlock) -> None:
     lease = any_nodes.lease_of(client, ttl=30.0, label="running task-1")
-    held, free = client_of(client).inspect([PLACE, PREFIX + "other"])
+    held = any_nodes.client().holder("key")
     assert held is not None
     assert (held.owner, held.token) == (lease.owner, lease.fencing_token)
     assert 0 < held.expires_in <= 30
-    assert free is None
+
+
+def test_a_free_key_has_no_holder(any_nodes: Nodes, client: Redlock) -> None:
+    assert client.holder("key") is None
 
 
 def test_what_a_minority_has_is_held_by_nobody(any_nodes: Nodes, client: Redlock) -> None:
@@ -66,7 +69,7 @@ def test_the_protocols_own_records_are_not_looked_at(nodes: Nodes) -> None:
 
 def test_an_evicted_holder_finds_its_lease_lost(any_nodes: Nodes, client: Redlock) -> None:
     lease = any_nodes.lease_of(client)
-    assert client_of(client).evict(PLACE, lease.owner)
+    assert any_nodes.client().force_release("key")
     any_nodes.wait_free("key")
     with pytest.raises(LeaseLost):
         lease.extend()

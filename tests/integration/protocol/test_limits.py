@@ -58,12 +58,6 @@ def share_out(nodes: Nodes, *groups: Sequence[int]) -> None:
         nodes.hold(slot(number), f"other {number}", group)
 
 
-def test_as_many_as_the_limit_hold_the_key_each_in_a_slot_of_its_own(any_nodes: Nodes) -> None:
-    leases = fill(any_nodes.connected(), 3)
-    assert {lease.slot for lease in leases} == {0, 1, 2}
-    assert all(lease.is_valid for lease in leases)
-
-
 @pytest.mark.parametrize("key", [limited(PREFIX + "key", 2), "key"], ids=["a slot", "a key"])
 def test_a_command_that_is_sent_twice_gets_what_it_has(one_node: Nodes, key: Key | str) -> None:
     command = acquire((key,), "us", LONG, 0, 0)

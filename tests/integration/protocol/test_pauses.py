@@ -11,7 +11,7 @@ from celery_redlock import Limit, LockContended, QuorumUnavailable, Rate, Redloc
 from celery_redlock.core import Client, Reservation, client_of, pausing
 from celery_redlock.protocol.commands import Waiter, pause, resume
 from celery_redlock.protocol.keys import ANY_PAUSE, PAUSED, Key, pause_of, wake_channel
-from celery_redlock.protocol.votes import Granted, KeyHolder, NotHeld, Quarantined, Refused, Vote
+from celery_redlock.protocol.votes import Granted, KeyHolder, Quarantined, Refused, Vote
 from tests.support.commands import acquire, limited, release
 from tests.support.nodes import CALM, PREFIX, MemoryNodes, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
@@ -196,12 +196,6 @@ def test_a_node_in_quarantine_is_paused(nodes: Nodes, redlock: Redlock) -> None:
     assert nodes.owner(4, PAUSE) is not None
 
 
-def test_a_pause_holds_without_the_restart_guard(nodes: Nodes) -> None:
-    redlock = nodes.connected(guard=False)
-    redlock.pause("key", 60)
-    assert refused(redlock, "key").holder == PAUSED
-
-
 def test_a_pause_survives_a_restart_that_keeps_the_data(nodes: Nodes, redlock: Redlock) -> None:
     redlock.pause("key", 600)
     nodes.restart(0, keep_data=True)
@@ -268,26 +262,6 @@ def test_a_rate_that_the_publisher_takes_is_refused(nodes: Nodes) -> None:
 # What one node does.
 
 
-def test_a_node_says_for_how_long_a_key_is_paused(one_node: Nodes) -> None:
-    put(one_node)
-    vote = one_node.run(0, acquire((KEY,), "us", LONG, 0, 0))
-    assert isinstance(vote, Refused)
-    assert [(held.key, held.owner) for held in vote.holders] == [(0, PAUSED)]
-    assert 0 < vote.holders[0].expires_in <= LONG / 1000
-
-
-def test_each_slot_of_a_limit_is_paused(one_node: Nodes) -> None:
-    put(one_node)
-    vote = one_node.run(0, acquire((limited(KEY.stored, 3),), "us", LONG, 0, 0))
-    assert isinstance(vote, Refused)
-    assert [(held.key, held.owner) for held in vote.holders] == [(at, PAUSED) for at in range(3)]
-
-
-def test_a_pause_ends_at_its_end(one_node: Nodes) -> None:
-    put(one_node, ms=300)
-    wait_until(lambda: isinstance(one_node.run(0, acquire((KEY,), "us", LONG, 0, 0)), Granted))
-
-
 def test_a_pause_that_ends_ends_no_other(one_node: Nodes) -> None:
     other = Key.of(PREFIX, "other")
     put(one_node)
@@ -302,10 +276,6 @@ def test_a_shorter_pause_ends_no_longer_one(one_node: Nodes) -> None:
     put(one_node, other, ms=50)
     wait_until(lambda: one_node.owner(0, pause_of(other.stored)) is None)
     assert isinstance(one_node.run(0, acquire((KEY,), "us", LONG, 0, 0)), Refused)
-
-
-def test_the_end_of_a_pause_that_is_not_there_is_said(one_node: Nodes) -> None:
-    assert isinstance(one_node.run(0, resume(KEY)), NotHeld)
 
 
 def test_who_is_refused_by_a_pause_is_woken_by_its_end(one_node: Nodes) -> None:
@@ -393,12 +363,6 @@ def test_a_pause_refuses_the_previous_owner(one_node: Nodes) -> None:
     vote = one_node.run(0, acquire((KEY,), "us", LONG, 0, 0, "before"))
     assert isinstance(vote, Refused)
     assert one_node.owner(0, "key") == "before"
-
-
-def test_a_reservation_passes_a_pause(one_node: Nodes) -> None:
-    put(one_node)
-    vote = one_node.run(0, acquire((KEY,), "us", LONG, 0, 0, passes_pauses=True))
-    assert isinstance(vote, Granted)
 
 
 def test_a_key_that_is_held_and_paused_is_refused_as_paused(one_node: Nodes) -> None:

@@ -67,13 +67,6 @@ def kept(slots: int, period_ms: int) -> Key:
     return Key.of(PREFIX, "key", slots, period_ms)
 
 
-def test_so_many_get_it_in_a_period(any_nodes: Nodes, client: Redlock) -> None:
-    for _ in range(2):
-        assert client.acquire(HOUR, wait=TIMEOUT).is_valid
-    with pytest.raises(LockContended):
-        client.acquire(HOUR)
-
-
 def test_one_more_is_refused_with_the_time_at_which_a_slot_is_free(any_nodes: Nodes) -> None:
     client = any_nodes.connected()
     for _ in range(2):
@@ -320,14 +313,6 @@ def test_a_rate_that_nodes_have_lost_in_part_is_granted_again_by_no_minority(nod
     nodes.lose(slot, (0, 1))
     with pytest.raises(LockContended):
         client.acquire(once)
-
-
-def test_calls_that_wait_for_a_rate_get_it_one_after_the_other(nodes: Nodes) -> None:
-    clients = [nodes.connected() for _ in range(3)]
-    began = time.monotonic()
-    for client in clients:
-        client.acquire(Rate("key", "1/s"), wait=TIMEOUT)
-    assert time.monotonic() - began > 2.0
 
 
 @pytest.mark.parametrize("ttl", [None, 60.0, 2 * 3600.0], ids=["free", "soon free", "free later"])

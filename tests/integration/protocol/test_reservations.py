@@ -146,12 +146,6 @@ def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes, client: R
     wait_until(lambda: long_on(nodes, client, reserved.reservation))
 
 
-def test_closing_a_client_does_not_cancel_its_reservations(nodes: Nodes, client: Redlock) -> None:
-    reserved = reserve(client)
-    client.close()
-    wait_until(lambda: everywhere(nodes, reserved.reservation.owner, "key"))
-
-
 def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: ServerNodes) -> None:
     client = servers.connected()
     reserved = reserve_everywhere(servers, client)

@@ -68,12 +68,6 @@ def test_a_node_remembers_whom_it_refuses(held: Nodes) -> None:
     assert held.waiting(0, "key") == ["us"]
 
 
-def test_a_release_wakes_whoever_waits(held: Nodes) -> None:
-    ask(held, "us")
-    end(held, "holder")
-    assert held.woken(0) == [(CHANNEL, "us")]
-
-
 def test_a_release_wakes_the_two_that_have_waited_longest(held: Nodes) -> None:
     ask(held, "third", since=3)
     ask(held, "first", since=1)
@@ -152,11 +146,6 @@ def test_who_is_refused_learns_how_many_come_before_it(held: Nodes) -> None:
     vote = ask(held, "us", since=NOW_MS, rank=-1)
     assert isinstance(vote, Refused)
     assert vote.before == 1
-
-
-def test_a_release_without_waiters_wakes_nobody(held: Nodes) -> None:
-    end(held, "holder")
-    assert held.woken(0) == []
 
 
 def test_an_attempt_that_is_undone_wakes_nobody(held: Nodes) -> None:
@@ -403,16 +392,6 @@ def first_in_line(vote: Vote) -> str | None:
     if not isinstance(vote, Refused) or not vote.holders[0].owner.startswith(GOES_FIRST):
         return None
     return vote.holders[0].owner.removeprefix(GOES_FIRST)
-
-
-def test_a_free_key_that_nobody_waits_for_is_taken(one_node: Nodes) -> None:
-    assert isinstance(ask(one_node, "us", grace=GRACE), Granted)
-
-
-def test_who_comes_later_does_not_take_a_key_that_another_waits_for(held: Nodes) -> None:
-    ask(held, "first", since=1, grace=GRACE)
-    held.forget(0, "key")
-    assert first_in_line(ask(held, "later", since=2, grace=GRACE)) == "first"
 
 
 def test_who_would_have_overtaken_wakes_the_one_that_goes_first(held: Nodes) -> None:

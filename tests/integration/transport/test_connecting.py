@@ -141,12 +141,6 @@ def node_in_cluster_mode() -> Iterator[str]:
         yield cluster.urls[0]
 
 
-def test_a_node_in_cluster_mode_is_a_lasting_problem(node_in_cluster_mode: str) -> None:
-    (probe,) = probe_nodes([node_in_cluster_mode], timeout=CALM)
-    assert probe.lasting
-    assert "runs in cluster mode" in str(probe.problem)
-
-
 def test_a_client_names_a_node_in_cluster_mode_with_the_mend(node_in_cluster_mode: str) -> None:
     with (
         Redlock(node_in_cluster_mode, node_timeout=CALM) as client,
@@ -210,38 +204,6 @@ def test_passwords_with_any_character() -> None:
         for probe in probe_nodes([wrong]):
             assert probe.lasting
             assert "wr0ng" not in str(probe)
-
-
-LEAST_RIGHTS = [
-    "+evalsha",
-    "+eval",
-    "+script|load",
-    "+info",
-    "+time",
-    "+set",
-    "+get",
-    "+mget",
-    "+del",
-    "+pttl",
-    "+pexpire",
-]
-
-
-def test_a_user_with_the_least_rights(nodes: ServerNodes) -> None:
-    for node in range(3):
-        nodes.cluster.client(node).acl_setuser(
-            "locker",
-            enabled=True,
-            passwords=["+pw"],
-            keys=["redlock:*", "redlock-meta:*"],
-            commands=LEAST_RIGHTS,
-        )
-    urls = [url.replace("redis://", "redis://locker:pw@") for url in nodes.urls]
-    client = nodes.connected(nodes=urls)
-    use(client)
-    for node in range(3):
-        nodes.cluster.client(node).script_flush()
-    use(client)
 
 
 def test_scripts_that_a_server_forgot_are_said_again_in_full(nodes: ServerNodes) -> None:

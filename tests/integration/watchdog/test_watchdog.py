@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,6 @@ import pytest
 from celery_redlock import Lease, LeaseLost, QuorumUnavailable, Redlock
 from celery_redlock.core import client_of, watchdog
 from celery_redlock.core.lease import holding_of
-from celery_redlock.core.limits import Rate
 from celery_redlock.core.watchdog import Watchdog, process_watchdog
 from tests.support.cases import first_of
 from tests.support.nodes import Nodes, ServerNodes
@@ -65,12 +63,6 @@ def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes, client: Redlock) -> N
     # Trust counts from the sending, so its steps are the time between renewals.
     steps = [later - earlier for earlier, later in itertools.pairwise(trusts)]
     assert all(step >= 0.9 for step in steps)
-
-
-def test_a_lease_that_got_a_rate_and_holds_no_key_never_expires(nodes: Nodes) -> None:
-    client = nodes.connected()
-    with client.lock(Rate("key", "5/s"), ttl=3.0) as lease:
-        assert lease.expires_in == math.inf
 
 
 def test_a_lease_that_is_not_watched_ends_with_its_ttl(nodes: Nodes, client: Redlock) -> None:
@@ -243,13 +235,6 @@ def test_watching_again_and_again_puts_no_renewal_off(redlock_memory_nodes: list
         again = process_watchdog()._watches[holding_of(lease)]
         assert again.extend_at == first.extend_at
         assert again.hold_until < first.hold_until
-
-
-def test_a_hold_can_be_without_end(redlock_memory_nodes: list[str]) -> None:
-    with Redlock(redlock_memory_nodes) as client:
-        lease = client.acquire("key", ttl=3.0)
-        client.watch(lease, max_hold=math.inf)
-        renewed(lease, 2)
 
 
 def test_a_callback_that_raises_does_not_stop_the_watchdog(nodes: Nodes) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,18 +14,10 @@ from celery_redlock import AsyncRedlock, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError
 
-_numbers = itertools.count(1)
-
 NO_DURATIONS = [
     *(math.nan, -math.inf, 10**5000, 1e300, -1, True, "5", [5], timedelta(days=-1), timedelta.max),
 ]
 IDS = ["nan", "-inf", "10**5000", "1e300", "-1", "bool", "str", "list", "negative", "longest"]
-
-
-@pytest.fixture
-def redlock() -> Iterator[Redlock]:
-    with Redlock(f"memory://durations-{next(_numbers)}") as redlock:
-        yield redlock
 
 
 def _lock(redlock: Redlock, value: Any) -> None:
@@ -74,15 +65,18 @@ def test_a_lease_is_not_watched_or_extended_for_it(redlock: Redlock, value: Any)
         lease.extend(value)
 
 
-def test_a_ttl_out_of_range_is_not_called_too_small(redlock: Redlock) -> None:
-    with pytest.raises(ConfigurationError, match=r"ttl=inf s is not between 0.2 s and max_ttl=60"):
-        redlock.acquire("k", ttl=math.inf)
+@pytest.mark.parametrize("ttl", [0.1, 61, math.inf])
+def test_a_ttl_out_of_range_is_refused_with_the_range(redlock: Redlock, ttl: float) -> None:
+    with pytest.raises(ConfigurationError, match=rf"ttl={ttl} s is not between 0.2 s and max_ttl"):
+        redlock.acquire("k", ttl=ttl)
 
 
 @pytest.mark.parametrize("value", [timedelta(seconds=5), 5, 5.0])
-def test_a_timedelta_is_taken_wherever_seconds_are(value: Any) -> None:
+def test_a_timedelta_is_taken_wherever_seconds_are(
+    redlock_memory_nodes: list[str], value: Any
+) -> None:
     options = {"ttl": value, "max_ttl": 6 * value, "node_timeout": value}
-    with Redlock(f"memory://durations-{next(_numbers)}", **options) as redlock:
+    with Redlock(redlock_memory_nodes, **options) as redlock:
         with redlock.lock("k", ttl=value, wait=value, max_hold=value) as lease:
             lease.extend(value)
             assert lease.ttl == 5

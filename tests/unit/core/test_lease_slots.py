@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from celery_redlock import Limit, Rate, Redlock
-
-
-@pytest.fixture
-def redlock(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
-    with Redlock(redlock_memory_nodes) as redlock:
-        yield redlock
-
-
-def test_holders_of_one_key_have_different_slots(redlock: Redlock) -> None:
-    slots = {redlock.acquire(Limit("seats", 3)).slot for _ in range(3)}
-
-    assert slots == {0, 1, 2}
 
 
 def test_a_lease_without_a_limit_has_no_slot(redlock: Redlock) -> None:

@@ -30,16 +30,6 @@ def records(nodes: list[MemoryNode]) -> list[bool]:
     return [node.state.guard is not None for node in nodes]
 
 
-def test_brand_new_nodes_are_armed(nodes: list[MemoryNode]) -> None:
-    assert states(nodes) == ["armed"] * 5
-    assert all(records(nodes))
-
-
-def test_armed_nodes_are_left_alone(nodes: list[MemoryNode]) -> None:
-    states(nodes)
-    assert states(nodes) == ["serving"] * 5
-
-
 @pytest.mark.parametrize("trouble", ["refusing", "paused", "garbage"])
 def test_no_node_is_armed_while_one_does_not_answer(nodes: list[MemoryNode], trouble: str) -> None:
     setattr(nodes[4], trouble, True)

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
 
 import pytest
 
 from celery_redlock import Limit, LossReason, Rate, Redlock
 from celery_redlock.core.lease import holding_of
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def redlock() -> Iterator[Redlock]:
-    with Redlock("memory://rate-leases") as redlock:
-        yield redlock
 
 
 def test_in_a_block_it_never_expires(redlock: Redlock, caplog: pytest.LogCaptureFixture) -> None:
@@ -51,12 +44,6 @@ def test_it_can_be_extended(redlock: Redlock) -> None:
     lease = redlock.acquire(Rate("extended", "9/h"), ttl=1)
     lease.extend(20)
     assert lease.expires_in > 10
-
-
-def test_its_release_leaves_the_slot(redlock: Redlock) -> None:
-    rate = Rate("released", "1/h")
-    redlock.acquire(rate).release()
-    assert redlock.holders(rate)[0] is not None
 
 
 def test_a_lease_with_a_limit_is_extended(redlock: Redlock) -> None:

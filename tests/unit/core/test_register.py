@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,16 +14,10 @@ from celery_redlock.protocol.commands import CHUNK_BYTES, Command
 
 
 @pytest.fixture
-def client(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
-    with Redlock(redlock_memory_nodes) as made:
-        yield made
-
-
-@pytest.fixture
-def said(client: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+def said(redlock: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """What has been said to the nodes."""
     commands: list[Command] = []
-    channel: Any = client_of(client).transport.checkout()
+    channel: Any = client_of(redlock).transport.checkout()
     exchange = channel.exchange
 
     def overheard(batch: Any, *args: Any, **options: Any) -> None:
@@ -35,10 +29,10 @@ def said(client: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[Command]:
 
 
 @pytest.mark.parametrize("name", ["", None, 7, b"bytes", "x\udcff"], ids=repr)
-def test_a_name_that_cannot_be_written_is_refused(client: Redlock, name: Any) -> None:
+def test_a_name_that_cannot_be_written_is_refused(redlock: Redlock, name: Any) -> None:
     with pytest.raises(LockKeyError, match="name of a register"):
-        Register(client_of(client), name)
-    register = Register(client_of(client), "r")
+        Register(client_of(redlock), name)
+    register = Register(client_of(redlock), "r")
     with pytest.raises(LockKeyError, match="name of a field of register 'r'"):
         register.write(7, {name: (1, "")})
     with pytest.raises(LockKeyError, match="name of a field of register 'r'"):
@@ -46,8 +40,8 @@ def test_a_name_that_cannot_be_written_is_refused(client: Redlock, name: Any) ->
 
 
 @pytest.mark.parametrize("token", [0, -1, 2**53, True, 7.0, "7", None, math.nan], ids=repr)
-def test_what_is_no_token_is_refused(client: Redlock, token: Any, said: list[Command]) -> None:
-    register = Register(client_of(client), "r")
+def test_what_is_no_token_is_refused(redlock: Redlock, token: Any, said: list[Command]) -> None:
+    register = Register(client_of(redlock), "r")
     with pytest.raises(InvalidFencingToken):
         register.claim(token)
     with pytest.raises(InvalidFencingToken):
@@ -61,35 +55,35 @@ def test_what_is_no_token_is_refused(client: Redlock, token: Any, said: list[Com
     ids=lambda field: f"{field!r:.40}",
 )
 def test_what_is_no_field_is_refused_by_name_and_nothing_is_written(
-    client: Redlock, field: tuple[int, str], said: list[Command]
+    redlock: Redlock, field: tuple[int, str], said: list[Command]
 ) -> None:
     with pytest.raises(ConfigurationError, match="Field 'b' of register 'r'"):
-        Register(client_of(client), "r").write(7, {"a": (1, ""), "b": field})
+        Register(client_of(redlock), "r").write(7, {"a": (1, ""), "b": field})
     assert not said
 
 
-def test_many_fields_go_in_several_pieces(client: Redlock, said: list[Command]) -> None:
-    Register(client_of(client), "r").write(7, {str(n): (n, "") for n in range(1_001)})
+def test_many_fields_go_in_several_pieces(redlock: Redlock, said: list[Command]) -> None:
+    Register(client_of(redlock), "r").write(7, {str(n): (n, "") for n in range(1_001)})
     assert [len(command.args[1:]) // 3 for command in said] == [500, 500, 1]
 
 
-def test_long_fields_go_in_pieces_too(client: Redlock, said: list[Command]) -> None:
-    register = Register(client_of(client), "r")
+def test_long_fields_go_in_pieces_too(redlock: Redlock, said: list[Command]) -> None:
+    register = Register(client_of(redlock), "r")
     register.write(7, {str(n): (n, "é" * (CHUNK_BYTES // 5)) for n in range(5)})
     assert [len(command.args[1:]) // 3 for command in said] == [2, 2, 1]
 
 
 def test_a_write_of_nothing_asks_the_nodes_all_the_same(
-    client: Redlock, said: list[Command]
+    redlock: Redlock, said: list[Command]
 ) -> None:
-    Register(client_of(client), "r").write(7, {})
+    Register(client_of(redlock), "r").write(7, {})
     assert [command.args for command in said] == [(7,)]
 
 
 def test_an_ordinary_claim_and_an_ordinary_read_are_one_round_trip(
-    client: Redlock, said: list[Command]
+    redlock: Redlock, said: list[Command]
 ) -> None:
-    register = Register(client_of(client), "r")
+    register = Register(client_of(redlock), "r")
     register.write(7, {str(n): (n, "x" * 100) for n in range(500)})
     said.clear()
     register.claim(8)
@@ -98,7 +92,7 @@ def test_an_ordinary_claim_and_an_ordinary_read_are_one_round_trip(
 
 
 def test_a_call_that_is_broken_off_gives_its_channel_up(
-    client: Redlock, monkeypatch: pytest.MonkeyPatch
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Struck(BaseException):
         pass
@@ -106,11 +100,11 @@ def test_a_call_that_is_broken_off_gives_its_channel_up(
     def struck(*_: Any, **__: Any) -> None:
         raise Struck
 
-    register = Register(client_of(client), "r")
+    register = Register(client_of(redlock), "r")
     discarded: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(client_of(client).transport, "exchange", struck)
-        patched.setattr(client_of(client).transport, "discard", discarded.append)
+        patched.setattr(client_of(redlock).transport, "exchange", struck)
+        patched.setattr(client_of(redlock).transport, "discard", discarded.append)
         calls: list[Callable[[], Any]] = [
             lambda: register.claim(7),
             register.read,
@@ -124,5 +118,5 @@ def test_a_call_that_is_broken_off_gives_its_channel_up(
     assert register.read() == {"a": VersionedValue(7, 1, "")}
 
 
-def test_a_register_is_named_where_it_is_shown(client: Redlock) -> None:
-    assert "beat:app" in repr(Register(client_of(client), "beat:app"))
+def test_a_register_is_named_where_it_is_shown(redlock: Redlock) -> None:
+    assert "beat:app" in repr(Register(client_of(redlock), "beat:app"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -177,61 +176,24 @@ def test_a_call_whose_time_ends_during_an_attempt_makes_one_more_that_nodes_forg
     assert kept[-2:] == [20, 0]
 
 
-def test_an_error_in_an_attempt_ends_the_waiting(redlock_memory_nodes: list[str]) -> None:
+def test_an_error_in_an_attempt_ends_the_waiting(redlock: Redlock) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with Redlock(redlock_memory_nodes) as client:
-        client.acquire("key")
-        options = RetryOptions(seconds=5.0, policy=DEFAULT_POLICY)
-        steps = retries(client_of(client).transport, options, attempt(HELD))
-        with pytest.raises(KeyboardInterrupt):
-            in_thread(steps, client_of(client).transport, interrupt)
+    transport = client_of(redlock).transport
+    options = RetryOptions(seconds=5.0, policy=DEFAULT_POLICY)
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(retries(transport, options, attempt(HELD)), transport, interrupt)
 
 
-def test_something_else_is_no_retry_policy() -> None:
+def test_something_else_is_no_retry_policy(redlock: Redlock) -> None:
     with pytest.raises(ConfigurationError, match=r"tenacity\.Retrying, not int"):
-        checked_policy(3)  # type: ignore[arg-type]
+        redlock.acquire("key", retry=3)  # type: ignore[arg-type]
 
 
 def test_a_policy_for_an_event_loop_is_no_retry_policy() -> None:
     with pytest.raises(ConfigurationError, match=r"tenacity\.Retrying, not AsyncRetrying"):
         checked_policy(AsyncRetrying())
-
-
-OPTIONS: list[tuple[str, object]] = [
-    ("ttl", 0.1),
-    ("ttl", 61),
-    ("ttl", "10"),
-    ("ttl", float("nan")),
-    ("wait", -1),
-    ("wait", "long"),
-    ("wait", True),
-    ("at_least_for", -1.0),
-    ("at_least_for", "a while"),
-    ("retry", 5),
-]
-
-
-@pytest.mark.parametrize(("option", "value"), OPTIONS)
-def test_an_option_that_cannot_work_is_refused_with_its_name(
-    option: str, value: object, redlock_memory_nodes: list[str]
-) -> None:
-    with Redlock(redlock_memory_nodes) as client:
-        client.acquire("busy")
-        with pytest.raises(ConfigurationError, match=option):
-            client.acquire("busy", **{option: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("option", ["ttl", "wait", "at_least_for"])
-def test_durations_may_be_timedeltas(option: str, redlock_memory_nodes: list[str]) -> None:
-    with Redlock(redlock_memory_nodes) as client:
-        durations: dict[str, timedelta] = {option: timedelta(seconds=1)}
-        lease = client.acquire("key", **durations)  # type: ignore[arg-type]
-        assert lease.release()
-
-
-Make = Callable[..., Redlock]
 
 
 @pytest.mark.parametrize(

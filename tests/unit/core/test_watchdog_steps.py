@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,12 +41,6 @@ class StillWatchdog(Watchdog):
         for transport, watches in batches:
             self._extend_due(transport, watches)
         return sum(len(watches) for _, watches in batches)
-
-
-@pytest.fixture
-def redlock(redlock_memory_nodes: list[str]) -> Iterator[Redlock]:
-    with Redlock(redlock_memory_nodes, ttl=30.0) as redlock:
-        yield redlock
 
 
 @pytest.fixture

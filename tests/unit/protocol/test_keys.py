@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_redlock import LockKeyError, Redlock
-from celery_redlock.core import client_of
 from celery_redlock.protocol.keys import (
     MAX_SLOTS,
     Key,
@@ -127,14 +126,6 @@ def test_a_lock_stands_under_lock_keys_and_reserved_records(place: str) -> None:
 def test_no_lock_stands_where_the_protocol_has_records_of_its_own(place: Any) -> None:
     with pytest.raises(LockKeyError):
         validate_node_key(place)
-
-
-def test_a_client_returns_the_key_of_a_name(redlock_memory_nodes: list[str]) -> None:
-    with Redlock(redlock_memory_nodes, key_prefix="app:") as client:
-        assert client_of(client).key_of("key").stored == "app:key"
-        for wrong in ("", 7, "x\udcff", [], ()):
-            with pytest.raises(LockKeyError):
-                client_of(client).key_of(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import inspect
 import pickle
 import re
@@ -158,16 +157,6 @@ def test_a_client_shows_no_password() -> None:
 def test_a_client_instead_of_urls_is_refused_and_not_asked() -> None:
     with pytest.raises(ConfigurationError, match="are a list of URLs, not Redis"):
         parse_nodes(redis.Redis(port=1))  # type: ignore[arg-type]
-
-
-def test_what_redis_py_tells_of_itself_is_not_read_for_every_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    Connector(parse_node("redis://one"), 1.0)
-    read: list[str] = []
-    monkeypatch.setattr(importlib.metadata, "version", read.append)
-    Connector(parse_node("redis://two"), 1.0)
-    assert read == []
 
 
 @pytest.mark.parametrize(

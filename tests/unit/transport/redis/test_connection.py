@@ -155,14 +155,3 @@ def test_a_node_that_keeps_failing_is_left_out_for_longer_and_longer() -> None:
     assert all(0.99 < pause < 2.01 for pause in pauses[6:])
     health.record_success()
     assert (health.is_backing_off(now), health.reason) == (False, None)
-
-
-def test_what_is_owed_to_a_node_is_given_once_and_in_order() -> None:
-    health = NodeHealth("node")
-    first, second = release(("a",), "us", 0), release(("b",), "us", 0)
-    health.defer(first)
-    health.defer(second)
-    assert [health.take_deferred(), health.take_deferred()] == [
-        [(first, None), (second, None)],
-        [],
-    ]
