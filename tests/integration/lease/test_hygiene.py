@@ -14,6 +14,7 @@ from celery_redlock.core import client_of
 from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
 from tests.support.nodes import ServerNodes
+from tests.support.together import in_threads
 from tests.support.waiting import wait_until
 
 
@@ -133,17 +134,7 @@ def test_leases_that_are_left_to_end_are_forgotten(redlock_memory_nodes: list[st
 
 def test_many_threads_share_few_connections_afterwards(nodes: ServerNodes) -> None:
     with Redlock(nodes.urls, node_timeout=5.0) as client:
-        gate = threading.Barrier(80)
-
-        def use(number: int) -> None:
-            gate.wait()
-            client.acquire(f"key-{number}", wait=10.0).release()
-
-        workers = [threading.Thread(target=use, args=(number,)) for number in range(80)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        in_threads(80, lambda number: client.acquire(f"key-{number}", wait=10.0).release())
         assert len(client_of(client).transport._idle) <= 64  # type: ignore[attr-defined]
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from celery_redlock import LockNotAcquired
 from celery_redlock.core.lease import holding_of
 from tests.support.nodes import ServerNodes
+from tests.support.together import in_threads
 from tests.support.waiting import wait_until
 
 
@@ -73,18 +75,14 @@ def test_sixteen_threads_never_overlap_and_tokens_increase(servers: ServerNodes)
     client = servers.connected()
     ledger = Ledger()
 
-    def work() -> None:
+    def work(_: int) -> None:
         for _ in range(10):
             lease = client.acquire("key", wait=100.0)
             ledger.work(lease.fencing_token)
             lease.check()
             lease.release()
 
-    threads = [threading.Thread(target=work) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(16, work)
     ledger.check(160)
 
 
@@ -129,32 +127,23 @@ def test_a_forked_child_holds_nothing_and_the_parent_goes_on(servers: ServerNode
 def test_forking_while_other_threads_use_the_client(servers: ServerNodes) -> None:
     client = servers.connected()
     stop = threading.Event()
-    failures: list[BaseException] = []
 
     def use(number: int) -> None:
-        try:
-            while not stop.is_set():
-                with client.lock(f"key-{number}", wait=30.0):
-                    pass
-        except BaseException as exc:
-            failures.append(exc)
-
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
+        while not stop.is_set():
+            with client.lock(f"key-{number}", wait=30.0):
+                pass
 
     def use_in_child() -> None:
         for _ in range(3):
             client.acquire("in the child", wait=30.0).release()
         client.close()
 
-    try:
-        assert [end_of(in_child(use_in_child)) for _ in range(10)] == [0] * 10
-    finally:
+    with ThreadPoolExecutor(4) as pool:
+        users = [pool.submit(use, number) for number in range(4)]
+        ends = [end_of(in_child(use_in_child)) for _ in range(10)]
         stop.set()
-        for thread in threads:
-            thread.join()
-    assert failures == []
+    assert ends == [0] * 10
+    assert [user.exception() for user in users] == [None] * 4
 
 
 class Struck(Exception):

@@ -14,6 +14,7 @@ from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.core.waiting import SPLIT_BUDGET, RetryOptions
 from celery_redlock.protocol.rounds import Phase
 from tests.support.nodes import Nodes
+from tests.support.together import in_threads
 from tests.support.waiting import wait_until
 
 
@@ -72,25 +73,20 @@ def test_two_contenders_never_both_give_way_to_each_other(nodes: Nodes) -> None:
     clients = [nodes.connected() for _ in range(2)]
     rounds = 60
     gate = threading.Barrier(2)
-    gave_way: list[list[bool]] = [[], []]
 
-    def contend(me: int) -> None:
+    def contend(me: int) -> list[bool]:
+        gave_way = []
         for number in range(rounds):
             gate.wait()
             try:
                 clients[me].acquire(f"prize-{number}")
             except LockContended as taken:
-                gave_way[me].append(not taken.split)
+                gave_way.append(not taken.split)
             else:
-                gave_way[me].append(False)
+                gave_way.append(False)
+        return gave_way
 
-    threads = [threading.Thread(target=contend, args=(me,)) for me in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert rounds == len(gave_way[0]) == len(gave_way[1])
-    assert (True, True) not in set(zip(*gave_way, strict=True))
+    assert (True, True) not in zip(*in_threads(2, contend), strict=True)
 
 
 def test_three_of_five_dead_nodes_leave_no_quorum_and_are_named(any_nodes: Nodes) -> None:

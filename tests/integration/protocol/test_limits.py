@@ -21,6 +21,7 @@ from celery_redlock.protocol.keys import (
 from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused, Vote
 from tests.support.commands import acquire, limited, move, release
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
+from tests.support.together import in_threads
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 LONG = 60_000
@@ -104,7 +105,7 @@ def test_a_free_slot_takes_one_round_trip(
 def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
     inside, most, mutex = 0, 0, threading.Lock()
 
-    def work() -> None:
+    def work(_: int) -> None:
         nonlocal inside, most
         client = nodes.connected()
         for _ in range(8):
@@ -115,9 +116,7 @@ def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
                 with mutex:
                     inside -= 1
 
-    with ThreadPoolExecutor(6) as pool:
-        for done in [pool.submit(work) for _ in range(6)]:
-            done.result(4 * TIMEOUT)
+    in_threads(6, work)
     assert most <= 2
 
 

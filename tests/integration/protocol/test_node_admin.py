@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from celery_redlock import QuorumUnavailable
@@ -12,6 +9,7 @@ from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.transport.redis.nodes import ServerAdministration
 from tests.support.nodes import CALM, Nodes, ServerNodes
+from tests.support.together import in_threads
 
 EVERY = range(5)
 
@@ -65,15 +63,7 @@ def test_nodes_that_were_asked_for_a_lock_before_sit_out(nodes: Nodes) -> None:
 
 def test_brand_new_nodes_serve_after_two_have_armed_them_at_once(nodes: Nodes) -> None:
     nodes.flush(*EVERY)
-    start = threading.Barrier(2)
-
-    def arm() -> None:
-        start.wait()
-        arm_nodes(nodes.urls)
-
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(arm) for _ in range(2)]:
-            done.result()
+    in_threads(2, lambda _: arm_nodes(nodes.urls))
     assert states(nodes) == ["serving"] * 5
 
 

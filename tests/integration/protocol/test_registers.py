@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +15,7 @@ from celery_redlock.protocol.votes import Acknowledged, Failed, RegisterContents
 from celery_redlock.testing import LocalCluster
 from tests.support.cases import first_of
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
+from tests.support.together import in_threads
 from tests.support.waiting import wait_until
 
 NAME = "beat:app"
@@ -261,22 +261,13 @@ def test_a_claim_in_several_pieces_is_refused_when_a_newer_one_comes_in_between(
 
 def test_threads_share_a_register(nodes: Nodes) -> None:
     register = of(nodes.connected())
-    failed: list[BaseException] = []
 
     def write(number: int) -> None:
-        try:
-            for version in range(20):
-                register.write(7, {f"own {number}": (version, ""), "shared": (version, "")})
-                register.read()
-        except BaseException as exc:
-            failed.append(exc)
+        for version in range(20):
+            register.write(7, {f"own {number}": (version, ""), "shared": (version, "")})
+            register.read()
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    in_threads(6, write)
     found = register.read()
     assert {name: field.version for name, field in found.items()} == dict.fromkeys(
         [*(f"own {number}" for number in range(6)), "shared"], 19

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,6 +20,7 @@ from tests.integration.protocol.reserving import (
     take_over,
 )
 from tests.support.nodes import Nodes, ServerNodes
+from tests.support.together import in_threads
 from tests.support.waiting import TIMEOUT, wait_until
 
 RECORD = "redlock-meta:record"
@@ -177,17 +176,14 @@ def test_without_a_quorum_nothing_is_reserved(nodes: Nodes, client: Redlock) -> 
 
 def test_of_many_that_reserve_at_once_one_succeeds_and_the_others_know_who(nodes: Nodes) -> None:
     crowd = [nodes.connected() for _ in range(8)]
-    together = threading.Barrier(len(crowd))
 
-    def publish(client: Redlock) -> Reservation | LockContended:
-        together.wait()
+    def publish(number: int) -> Reservation | LockContended:
         try:
-            return reserve(client, retry_for=20.0).reservation
+            return reserve(crowd[number], retry_for=20.0).reservation
         except LockContended as error:
             return error
 
-    with ThreadPoolExecutor(len(crowd)) as pool:
-        ends = list(pool.map(publish, crowd))
+    ends = in_threads(len(crowd), publish)
     (winner,) = (end for end in ends if isinstance(end, Reservation))
     lost = [(end.split, end.holder) for end in ends if isinstance(end, LockContended)]
     assert lost == [(False, winner.owner)] * 7

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from celery_redlock import LockContended, Redlock
@@ -12,6 +10,7 @@ from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, NotHeld
 from tests.support.commands import raise_fence
 from tests.support.nodes import PREFIX, Nodes
+from tests.support.together import in_threads
 from tests.support.waiting import TIMEOUT, wait_until
 
 #: Far above what any clock says, so that only the counters count.
@@ -183,16 +182,9 @@ def test_several_keys_end_together(nodes: Nodes) -> None:
 def test_several_keys_in_any_order_do_not_deadlock(nodes: Nodes) -> None:
     clients = [nodes.connected() for _ in range(3)]
     orders = [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
-    done: list[int] = []
 
     def work(me: int) -> None:
         for _ in range(10):
             clients[me].acquire(orders[me], wait=2 * TIMEOUT).release()
-            done.append(me)
 
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(done) == [0] * 10 + [1] * 10 + [2] * 10
+    in_threads(3, work)
