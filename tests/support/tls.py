@@ -7,8 +7,9 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 
 def make_certificate(directory: Path) -> tuple[Path, Path]:
@@ -78,3 +79,13 @@ def terminate_tls(port: int, certificate: Path, key: Path) -> Iterator[int]:
         for end in ends:
             end.close()
         listener.close()
+
+
+@contextlib.contextmanager
+def with_tls(urls: Sequence[str], directory: Path) -> Iterator[list[str]]:
+    """Let nodes speak TLS as well; yield their URLs, which trust our certificate."""
+    certificate, key = make_certificate(directory)
+    with contextlib.ExitStack() as stack:
+        plain = [urlsplit(url).port or 0 for url in urls]
+        ports = [stack.enter_context(terminate_tls(port, certificate, key)) for port in plain]
+        yield [f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}" for port in ports]

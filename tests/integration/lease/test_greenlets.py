@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from celery_redlock.testing import LocalCluster
 from tests.support.cases import first_of
 from tests.support.greenlets import PATCH, run_with_greenlets
-from tests.support.tls import make_certificate, terminate_tls
+from tests.support.tls import with_tls
 
 BODY = """
 import sys, time
@@ -181,14 +179,7 @@ print("renewed and closed")
 def test_a_lease_is_renewed_over_tls(
     redlock_cluster: LocalCluster, kind: str, tmp_path: Path
 ) -> None:
-    assert shutil.which("openssl")
-    certificate, key = make_certificate(tmp_path)
-    with contextlib.ExitStack() as stack:
-        ports = [
-            stack.enter_context(terminate_tls(int(url.split(":")[2][:-2]), certificate, key))
-            for url in redlock_cluster.urls
-        ]
-        urls = [f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}" for port in ports]
+    with with_tls(redlock_cluster.urls, tmp_path) as urls:
         assert run_with_greenlets(kind, TLS, *urls) == "renewed and closed\n"
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from celery_redlock.protocol.timing import quorum
 from tests.support.cases import first_of
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.nodes import CALM, Nodes, ServerNodes
-from tests.support.tls import make_certificate, terminate_tls
+from tests.support.tls import with_tls
 from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 Ask = Callable[[Nodes], Future[Any]]
@@ -270,16 +268,11 @@ def test_a_node_whose_user_may_not_listen_is_logged_once(
 
 
 def test_a_release_wakes_over_tls(servers: ServerNodes, tmp_path: Path) -> None:
-    assert shutil.which("openssl")
-    certificate, key = make_certificate(tmp_path)
-    with ExitStack() as stack:
-        ports = [
-            stack.enter_context(terminate_tls(int(url.split(":")[2][:-2]), certificate, key))
-            for url in servers.urls
-        ]
-        urls = [f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}" for port in ports]
-        client = stack.enter_context(Redlock(urls, node_timeout=CALM))
-        pool = stack.enter_context(ThreadPoolExecutor(1))
+    with (
+        with_tls(servers.urls, tmp_path) as urls,
+        Redlock(urls, node_timeout=CALM) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
         lease = client.acquire("key", ttl=60.0, wait=TIMEOUT)
         call = pool.submit(client.acquire, "key", wait=TIMEOUT, retry=WHEN_WOKEN)
         wait_until_remembered(servers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from celery_redlock.transport.redis import connections
 from celery_redlock.transport.redis.connector import Connector, warnings_about
 from celery_redlock.transport.redis.transport import RedisTransport
 from tests.support.nodes import CALM, ServerNodes
-from tests.support.tls import make_certificate, terminate_tls
+from tests.support.tls import with_tls
 from tests.support.waiting import TIMEOUT, wait_until
 
 PASSWORD = "p@ss:w/o#rd?"
@@ -101,19 +100,13 @@ def test_another_database(nodes: ServerNodes) -> None:
 
 
 def test_tls_with_a_certificate_of_ones_own(nodes: ServerNodes, tmp_path: Path) -> None:
-    assert shutil.which("openssl")
-    certificate, key = make_certificate(tmp_path)
-    with contextlib.ExitStack() as stack:
-        urls = []
-        for url in nodes.urls:
-            port = stack.enter_context(terminate_tls(int(url.split(":")[2][:-2]), certificate, key))
-            urls.append(f"rediss://127.0.0.1:{port}/0")
-        trusting = nodes.client(nodes=[f"{url}?ssl_ca_certs={certificate}" for url in urls])
+    with with_tls(nodes.urls, tmp_path) as urls:
+        trusting = nodes.client(nodes=urls)
         use(trusting)
         # An answer that is larger than what one read takes.
         many = [f"key-{number}" for number in range(900)]
         with trusting.lock(many):
-            doubting = nodes.client(nodes=urls)
+            doubting = nodes.client(nodes=[url.partition("?")[0] for url in urls])
             with pytest.raises(QuorumUnavailable, match=r"(?i)certificate"):
                 doubting.acquire("key")
             trusting.acquire("key").release()
@@ -128,10 +121,9 @@ def test_tls_against_a_port_without_it_is_named(nodes: ServerNodes) -> None:
 
 
 def test_a_plain_connection_to_a_tls_port_is_named(nodes: ServerNodes, tmp_path: Path) -> None:
-    certificate, key = make_certificate(tmp_path)
-    plain_port = int(nodes.urls[0].split(":")[2][:-2])
-    with terminate_tls(plain_port, certificate, key) as port:
-        (probe,) = probe_nodes([f"redis://127.0.0.1:{port}/0"], timeout=CALM)
+    with with_tls(nodes.urls[:1], tmp_path) as (url,):
+        plain = url.partition("?")[0].replace("rediss", "redis")
+        (probe,) = probe_nodes([plain], timeout=CALM)
     assert "write rediss://" in str(probe.problem)
 
 
