@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,7 @@ from celery_redlock.core import Register, VersionedValue, client_of
 from celery_redlock.protocol.commands import CHUNK_BYTES, read_register, write_register
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, Failed, RegisterContents, Superseded, Vote
-from celery_redlock.testing import LocalCluster
+from tests.support.breaking import BREAKS, break_nodes, mend_nodes
 from tests.support.cases import first_of
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
 from tests.support.together import in_threads
@@ -333,23 +332,12 @@ def test_a_damaged_field_is_mended_by_writing_it(servers: ServerNodes) -> None:
     assert register.read() == {"a": VersionedValue(7, 1, "text")}
 
 
-Break = Callable[[LocalCluster, int], None]
-BREAKS: dict[str, Break] = {
-    "stopped": LocalCluster.pause,
-    "refusing": LocalCluster.refuse,
-    "partitioned": LocalCluster.partition,
-    "talking garbage": LocalCluster.garbage,
-    "killed": LocalCluster.kill,
-}
-
-
 @pytest.mark.parametrize("how", first_of(BREAKS))
 def test_a_minority_of_broken_nodes_is_borne(proxied: ServerNodes, how: str) -> None:
     client = proxied.connected(node_timeout=2.0)
     register = of(client)
     register.write(7, {"a": (1, "before")})
-    for node in (0, 1):
-        BREAKS[how](proxied.cluster, node)
+    break_nodes(proxied.cluster, how, 2)
     for version in range(2, 12):
         register.write(7, {"a": (version, "x" * 10_000)})
         assert register.read()["a"].version == version
@@ -362,16 +350,11 @@ def test_a_minority_of_broken_nodes_is_borne(proxied: ServerNodes, how: str) -> 
 def test_a_majority_of_broken_nodes_is_named(proxied: ServerNodes, how: str) -> None:
     register = of(proxied.connected(node_timeout=0.3))
     of(proxied.client()).write(7, {"a": (1, "before")})
-    for node in (0, 1, 2):
-        BREAKS[how](proxied.cluster, node)
+    break_nodes(proxied.cluster, how, 3)
     for _ in range(3):
         with pytest.raises(QuorumUnavailable, match="needs 3 of 5 nodes"):
             register.write(7, {"a": (2, "x" * 100_000)})
-    for node in (0, 1, 2):
-        proxied.cluster.heal(node)
-        if proxied.cluster.state(node) == "dead":
-            proxied.cluster.restart(node)
-        proxied.cluster.resume(node)
+    mend_nodes(proxied.cluster, 3)
 
     def written() -> bool:
         try:

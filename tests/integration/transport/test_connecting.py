@@ -264,11 +264,17 @@ def pending(channel: Any) -> bool:
     return any(connection.pending for connection in channel._by_node)
 
 
-def test_one_server_named_by_two_addresses_has_one_vote(nodes: ServerNodes) -> None:
-    first = nodes.urls[0]
-    other_name = first.replace("127.0.0.1", "localhost")
+@pytest.fixture
+def twice(nodes: ServerNodes) -> list[str]:
+    """Three addresses, of which the first two are of one server."""
+    return [nodes.urls[0], nodes.urls[0].replace("127.0.0.1", "localhost"), nodes.urls[1]]
+
+
+def test_one_server_named_by_two_addresses_has_one_vote(
+    nodes: ServerNodes, twice: list[str]
+) -> None:
     for _ in range(5):
-        client = nodes.client(nodes=[first, other_name, nodes.urls[1]], guard=False)
+        client = nodes.client(nodes=twice, guard=False)
         assert client.acquire("key", wait=TIMEOUT).release()
         nodes.kill(1)
         with pytest.raises(QuorumUnavailable, match="is the same server as"):
@@ -277,10 +283,8 @@ def test_one_server_named_by_two_addresses_has_one_vote(nodes: ServerNodes) -> N
         nodes.restart(1)
 
 
-def test_a_probe_finds_a_server_that_is_named_by_two_addresses(nodes: ServerNodes) -> None:
-    first = nodes.urls[0]
-    other_name = first.replace("127.0.0.1", "localhost")
-    good, same, other = probe_nodes([first, other_name, nodes.urls[1]])
+def test_a_probe_finds_a_server_that_is_named_by_two_addresses(twice: list[str]) -> None:
+    good, same, other = probe_nodes(twice)
     assert (good.problem, other.problem) == (None, None)
     assert same.lasting
     assert (same.problem or "").startswith(f"is the same server as {good.name}, ")
@@ -288,12 +292,10 @@ def test_a_probe_finds_a_server_that_is_named_by_two_addresses(nodes: ServerNode
 
 @pytest.mark.parametrize("force", [False, True])
 def test_no_node_is_armed_where_one_server_has_two_addresses(
-    nodes: ServerNodes, force: bool
+    nodes: ServerNodes, twice: list[str], force: bool
 ) -> None:
     nodes.flush(*range(len(nodes.urls)))
-    first = nodes.urls[0]
-    other_name = first.replace("127.0.0.1", "localhost")
-    answers = arm_nodes([first, other_name, nodes.urls[1]], force=force)
+    answers = arm_nodes(twice, force=force)
     assert [answer.state for answer in answers] == ["missing", "failed", "missing"]
     assert answers[1].detail.startswith(f"is the same server as {answers[0].name}, ")
 

@@ -12,9 +12,9 @@ from celery_redlock import LeaseLost, QuorumUnavailable
 from celery_redlock.core import arm_nodes, client_of, probe_nodes
 from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.votes import Failed
-from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import channel
+from tests.support.breaking import BREAKS, break_nodes, lie, mend_nodes
 from tests.support.cases import first_of
 from tests.support.nodes import ServerNodes
 from tests.support.pulse import Pulse, in_time
@@ -22,22 +22,6 @@ from tests.support.waiting import TIMEOUT, wait_until
 
 BRIEF = 0.3
 
-LIE = b"*2147483647\r\n"
-
-
-def lie(cluster: LocalCluster, node: int) -> None:
-    """Announce more than any parser should make room for."""
-    cluster.garbage(node, LIE)
-
-
-BREAKS = {
-    "stopped": LocalCluster.pause,
-    "refusing": LocalCluster.refuse,
-    "partitioned": LocalCluster.partition,
-    "talking garbage": LocalCluster.garbage,
-    "lying": lie,
-    "killed": LocalCluster.kill,
-}
 SAYS = {
     "stopped": "no answer within 0.3 s",
     "refusing": "closed the connection|ConnectionError|ConnectionResetError|BrokenPipeError",
@@ -48,13 +32,6 @@ SAYS = {
 }
 
 
-def mend(cluster: LocalCluster, node: int) -> None:
-    cluster.heal(node)
-    if cluster.state(node) == "dead":
-        cluster.restart(node)
-    cluster.resume(node)
-
-
 @pytest.mark.parametrize("how", BREAKS)
 @pytest.mark.parametrize("count", first_of([2, 1]))
 def test_with_a_minority_of_broken_nodes_locks_work(
@@ -63,16 +40,14 @@ def test_with_a_minority_of_broken_nodes_locks_work(
     client = proxied.connected(node_timeout=2.0)
     before = client.acquire("held before")
     proxied.wait_held(before)
-    for node in range(count):
-        BREAKS[how](proxied.cluster, node)
+    break_nodes(proxied.cluster, how, count)
     before.extend()
     for _ in range(20):
         lease = client.acquire("key", wait=10.0)
         lease.extend()
         assert lease.release()
     assert before.release()
-    for node in range(count):
-        mend(proxied.cluster, node)
+    mend_nodes(proxied.cluster, count)
     # A node that reset its connections hears of the release when there is a new one.
     wait_until(
         lambda: (
@@ -87,8 +62,7 @@ def test_a_majority_of_broken_nodes_is_named_with_the_reasons(
     proxied: ServerNodes, how: str
 ) -> None:
     client = proxied.connected(node_timeout=BRIEF)
-    for node in range(3):
-        BREAKS[how](proxied.cluster, node)
+    break_nodes(proxied.cluster, how, 3)
     for _ in range(3):
         with pytest.raises(QuorumUnavailable, match="needs 3 of 5 nodes") as failed:
             client.acquire("key")
@@ -96,8 +70,7 @@ def test_a_majority_of_broken_nodes_is_named_with_the_reasons(
         for name in client.node_names[:3]:
             assert name in str(failed.value)
     # The first answers say what the node did, later ones what connecting to it said.
-    for node in range(3):
-        mend(proxied.cluster, node)
+    mend_nodes(proxied.cluster, 3)
     proxied.cluster.arm()
     wait_until(lambda: client.acquire("other", wait=10.0).release())
     proxied.wait_free("key")
@@ -106,8 +79,7 @@ def test_a_majority_of_broken_nodes_is_named_with_the_reasons(
 @pytest.mark.parametrize("how", BREAKS)
 def test_the_first_failure_says_what_the_nodes_did(proxied: ServerNodes, how: str) -> None:
     client = proxied.connected(node_timeout=BRIEF)
-    for node in range(3):
-        BREAKS[how](proxied.cluster, node)
+    break_nodes(proxied.cluster, how, 3)
     with pytest.raises(QuorumUnavailable, match=SAYS[how]):
         client.acquire("key")
 
@@ -124,13 +96,11 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
             "key", ttl=5.0, wait=TIMEOUT, on_lost=lambda lease: told.append(holding_of(lease).now())
         ) as lease,
     ):
-        for node in range(3):
-            BREAKS[how](proxied.cluster, node)
+        break_nodes(proxied.cluster, how, 3)
         wait_until(lambda: told)
         assert in_time(lease, told[0], pulse)
         assert not lease.is_valid
-        for node in range(3):
-            mend(proxied.cluster, node)
+        mend_nodes(proxied.cluster, 3)
         with pytest.raises(LeaseLost):
             lease.check()
     proxied.wait_free("key")

@@ -17,6 +17,8 @@ def locked() -> Iterator[LocalSentinel]:
         yield groups
 
 
+ONE_GROUP = pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+
 #: In seconds: what speaks no TLS leaves a client that does without an answer, for a few timeouts.
 WITHOUT_TLS = 1.0
 
@@ -39,39 +41,35 @@ def test_the_right_passwords_are_taken(locked: LocalSentinel) -> None:
     assert probe(locked.urls[0]).problem is None
 
 
-def test_a_wrong_password_of_the_master_is_the_master_s(locked: LocalSentinel) -> None:
-    text = problem(locked.urls[0].replace("s3cret", "other"))
-    assert text.startswith("its master 127.0.0.1:")
-    assert "invalid username-password pair" in text
+MASTER = "its master 127.0.0.1:"
+SENTINELS = "no majority of its Sentinels names a master: 127.0.0.1:"
 
 
-def test_a_missing_password_of_the_master_is_written_into_the_url_of_the_group(
-    locked: LocalSentinel,
+@pytest.mark.parametrize(
+    ("right", "given", "who", "says"),
+    [
+        ("s3cret", "other", MASTER, "invalid username-password pair"),
+        (":s3cret@", "", MASTER, "its URL has none; write redis+sentinel://:password@"),
+        ("s3ntinel", "other", SENTINELS, "invalid username-password pair"),
+        ("?sentinel_password=s3ntinel", "", SENTINELS, "write ?sentinel_password=password"),
+    ],
+    ids=["wrong for the master", "missing for it", "wrong for the Sentinels", "missing for them"],
+)
+def test_who_refuses_a_password_is_named_with_what_to_write(
+    locked: LocalSentinel, right: str, given: str, who: str, says: str
 ) -> None:
-    text = problem(locked.urls[0].replace(":s3cret@", ""))
-    assert text.startswith("its master 127.0.0.1:")
-    assert "its URL has none; write redis+sentinel://:password@" in text
+    text = problem(locked.urls[0].replace(right, given))
+    assert text.startswith(who)
+    assert says in text
 
 
-def test_a_wrong_password_of_the_sentinels_is_theirs(locked: LocalSentinel) -> None:
-    text = problem(locked.urls[0].replace("s3ntinel", "other"))
-    assert text.startswith("no majority of its Sentinels names a master: 127.0.0.1:")
-    assert "invalid username-password pair" in text
-
-
-def test_a_missing_password_of_the_sentinels_is_an_option(locked: LocalSentinel) -> None:
-    text = problem(locked.urls[0].partition("?")[0])
-    assert text.startswith("no majority of its Sentinels names a master: 127.0.0.1:")
-    assert "write ?sentinel_password=password" in text
-
-
-@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+@ONE_GROUP
 def test_sentinels_without_tls_say_so(redlock_sentinel: LocalSentinel) -> None:
     result = probe(f"{redlock_sentinel.urls[0]}?sentinel_tls=true", WITHOUT_TLS)
     assert "write sentinel_tls=false" in str(result.problem)
 
 
-@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+@ONE_GROUP
 def test_a_master_without_tls_says_so(redlock_sentinel: LocalSentinel) -> None:
     url = redlock_sentinel.urls[0].replace("redis+", "rediss+")
     result = probe(f"{url}?sentinel_tls=false", WITHOUT_TLS)
@@ -79,14 +77,14 @@ def test_a_master_without_tls_says_so(redlock_sentinel: LocalSentinel) -> None:
     assert "write redis+sentinel://" in str(result.problem)
 
 
-@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+@ONE_GROUP
 def test_a_sentinel_that_is_named_as_a_server_names_the_url_to_write(
     redlock_sentinel: LocalSentinel,
 ) -> None:
     assert "redis+sentinel://sentinel-1:26379" in problem(redlock_sentinel.sentinel_urls[0])
 
 
-@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+@ONE_GROUP
 def test_servers_that_are_named_as_sentinels_are_none(redlock_sentinel: LocalSentinel) -> None:
     hosts = ",".join(
         url.removeprefix("redis://").removesuffix("/0") for url in redlock_sentinel.server_urls()
@@ -96,7 +94,7 @@ def test_servers_that_are_named_as_sentinels_are_none(redlock_sentinel: LocalSen
     )
 
 
-@pytest.mark.parametrize("redlock_sentinel", [{"groups": 1}], indirect=True)
+@ONE_GROUP
 def test_a_group_that_is_not_known_is_a_lasting_problem(redlock_sentinel: LocalSentinel) -> None:
     text = problem(redlock_sentinel.urls[0].replace("locks-0", "lokcs"))
     assert text == "its Sentinels watch no master named 'lokcs'; correct the URL"
