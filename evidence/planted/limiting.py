@@ -269,7 +269,7 @@ LIMITING = (
     ),
     fault(
         "newcomers overtake those that wait for a rate",
-        tested("test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is"),
+        tested("test_the_slot_of_one_whose_turn_it_is_is_kept"),
         (
             "protocol/wait_queue.py::WaitQueue.has_its_turn",
             "if len(ahead) < free:",
@@ -296,7 +296,7 @@ LIMITING = (
     ),
     fault(
         "the script keeps a slot of a rate for one that has one",
-        tested("test_no_second_slot_is_kept_for_one_that_has_its_slot"),
+        tested("test_the_slot_of_one_whose_turn_it_is_is_kept"),
         (
             "protocol/lua/turns.lua::has_its_turn",
             "if is_before and not has_slot(key, due[i], now) then",
@@ -323,7 +323,7 @@ LIMITING = (
     ),
     fault(
         "the script lets newcomers overtake those that wait for a rate",
-        tested("test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is"),
+        tested("test_the_slot_of_one_whose_turn_it_is_is_kept"),
         (
             "protocol/lua/turns.lua::has_its_turn",
             "if ahead == free then return first, left end",
@@ -332,7 +332,7 @@ LIMITING = (
     ),
     fault(
         "the script lets a newcomer have the first slot that it looks at",
-        tested("test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is"),
+        tested("test_the_slot_of_one_whose_turn_it_is_is_kept"),
         (
             "protocol/lua/acquire.lua::choose",
             "if period > 0 then promised =",
@@ -341,7 +341,7 @@ LIMITING = (
     ),
     fault(
         "the script keeps a slot from one that asked before",
-        tested("test_one_that_asked_before_takes_it_however_late_it_comes"),
+        tested("test_the_slot_of_one_whose_turn_it_is_is_kept"),
         (
             "protocol/lua/turns.lua::has_its_turn",
             "local is_before = asked and (not waiter or",

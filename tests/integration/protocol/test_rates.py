@@ -151,59 +151,46 @@ def test_one_that_waits_no_longer_has_no_turn(one_node: Nodes) -> None:
     assert turn(ask(one_node, key, "w2")) <= first
 
 
-def test_a_newcomer_does_not_take_the_slot_of_one_whose_turn_it_is(one_node: Nodes) -> None:
-    key = kept(1, SHORT)
+#: Who asks while a slot is kept for `w5`: a name, since when, and a rank.
+NEWCOMER = ("", 0, 0)
 
-    def is_refused() -> bool:
+
+def answer(nodes: Nodes, key: Key, who: tuple[str, int, int]) -> str:
+    """Return for whom the slot is kept that somebody asks for; `granted` if it is not."""
+    name, since, rank = who
+    asked = ask(nodes, key, name, since=since, rank=rank) if name else take(nodes, key)
+    return "granted" if isinstance(asked, Granted) else kept_for(asked)
+
+
+@pytest.mark.parametrize(
+    ("slots", "who", "answers"),
+    [
+        (1, [NEWCOMER], ["waiting w5"]),
+        (1, [("w6", 6, 0)], ["waiting w5"]),
+        (1, [NEWCOMER, ("w4", 4, 0)], ["waiting w5", "granted"]),
+        (1, [NEWCOMER, ("urgent", 9, -1)], ["waiting w5", "granted"]),
+        (2, [NEWCOMER, NEWCOMER], ["granted", "waiting w5"]),
+        (2, [("w5", 5, 0), NEWCOMER], ["granted", "granted"]),
+    ],
+    ids=[
+        "no newcomer takes it",
+        "none that asked later takes it",
+        "one that asked before takes it",
+        "one of a smaller rank takes it",
+        "a newcomer takes what is left",
+        "no second one is kept",
+    ],
+)
+def test_the_slot_of_one_whose_turn_it_is_is_kept(
+    one_node: Nodes, slots: int, who: list[tuple[str, int, int]], answers: list[str]
+) -> None:
+    key = kept(slots, SHORT)
+
+    def is_kept() -> bool:
         let_a_turn_come(one_node, key)
-        return kept_for(take(one_node, key)) == "waiting w5"
+        return [answer(one_node, key, one) for one in who] == answers
 
-    wait_until(is_refused)
-
-
-def test_a_waiter_that_asked_later_does_not_take_it_either(one_node: Nodes) -> None:
-    key = kept(1, SHORT)
-
-    def is_refused() -> bool:
-        let_a_turn_come(one_node, key)
-        return kept_for(ask(one_node, key, "w6", since=6)) == "waiting w5"
-
-    wait_until(is_refused)
-
-
-def test_one_that_asked_before_takes_it_however_late_it_comes(one_node: Nodes) -> None:
-    key = kept(1, SHORT)
-
-    def is_granted() -> bool:
-        let_a_turn_come(one_node, key)
-        newcomer = take(one_node, key)
-        late = ask(one_node, key, "w4", since=4)
-        return kept_for(newcomer) == "waiting w5" and isinstance(late, Granted)
-
-    wait_until(is_granted)
-
-
-def test_one_of_a_smaller_rank_takes_the_slot_of_one_whose_turn_it_is(one_node: Nodes) -> None:
-    key = kept(1, SHORT)
-
-    def is_granted() -> bool:
-        let_a_turn_come(one_node, key)
-        newcomer = take(one_node, key)
-        urgent = ask(one_node, key, "urgent", since=9, rank=-1)
-        return kept_for(newcomer) == "waiting w5" and isinstance(urgent, Granted)
-
-    wait_until(is_granted)
-
-
-def test_a_newcomer_takes_what_those_whose_turn_it_is_leave(one_node: Nodes) -> None:
-    key = kept(2, SHORT)
-
-    def is_shared() -> bool:
-        let_a_turn_come(one_node, key)
-        first, second = take(one_node, key), take(one_node, key)
-        return isinstance(first, Granted) and kept_for(second) == "waiting w5"
-
-    wait_until(is_shared)
+    wait_until(is_kept)
 
 
 def test_a_slot_is_not_kept_for_one_that_does_not_come(one_node: Nodes) -> None:
@@ -258,28 +245,12 @@ def test_one_that_has_a_slot_is_before_no_other(one_node: Nodes) -> None:
     wait_until(is_first)
 
 
-def test_no_second_slot_is_kept_for_one_that_has_its_slot(one_node: Nodes) -> None:
-    key = kept(2, SHORT)
-
-    def are_granted() -> bool:
-        let_a_turn_come(one_node, key)
-        own = ask(one_node, key, "w5", since=5)
-        return isinstance(own, Granted) and isinstance(take(one_node, key), Granted)
-
-    wait_until(are_granted)
-
-
 def test_a_waiter_that_has_its_lock_waits_no_longer(any_nodes: Nodes, client: Redlock) -> None:
     key = Rate("key", "1/s")
     for _ in range(2):
         client.acquire(key, wait=TIMEOUT)
-    wait_until(
-        lambda: (
-            not any(
-                any_nodes.waiting(node, client_of(client).key_of(key).stored) for node in range(5)
-            )
-        )
-    )
+    place = client_of(client).key_of(key).stored
+    wait_until(lambda: not any(any_nodes.waiting(node, place) for node in range(5)))
 
 
 def test_five_thousand_waiters_have_turns_in_order(one_server: ServerNodes) -> None:
