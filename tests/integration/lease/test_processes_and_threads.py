@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
-import os
+import multiprocessing
 import random
 import signal
-import struct
 import threading
 import time
-import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
@@ -18,6 +14,7 @@ import pytest
 
 from celery_redlock import LockNotAcquired
 from celery_redlock.core.lease import holding_of
+from tests.support.forking import end_of, in_child
 from tests.support.nodes import ServerNodes
 from tests.support.together import in_threads
 from tests.support.waiting import wait_until
@@ -27,48 +24,24 @@ class Ledger:
     """Shared memory that sees overlaps, lost updates and tokens that fall back."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 40)
-
-    def _get(self, place: int) -> int:
-        return int(struct.unpack_from("q", self._memory, 8 * place)[0])
-
-    def _set(self, place: int, value: int) -> None:
-        struct.pack_into("q", self._memory, 8 * place, value)
+        self._inside, self._overlaps, self._newest, self._fallen_back, self._count = range(5)
+        self._memory = multiprocessing.RawArray("q", 5)
 
     def work(self, token: int) -> None:
         """Read, dawdle and write, as only one holder at a time may."""
-        if self._get(0):
-            self._set(1, self._get(1) + 1)
-        self._set(0, 1)
-        if token <= self._get(2):
-            self._set(3, self._get(3) + 1)
-        self._set(2, token)
-        count = self._get(4)
+        memory = self._memory
+        memory[self._overlaps] += memory[self._inside]
+        memory[self._inside] = 1
+        memory[self._fallen_back] += token <= memory[self._newest]
+        memory[self._newest] = token
+        count = memory[self._count]
         time.sleep(0.0005)
-        self._set(4, count + 1)
-        self._set(0, 0)
+        memory[self._count] = count + 1
+        memory[self._inside] = 0
 
     def check(self, expected: int) -> None:
-        assert (0, 0, expected) == (self._get(1), self._get(3), self._get(4))
-
-
-def in_child(run: Callable[[], None]) -> int:
-    """Run something in a forked child; its exit code says whether it raised."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        run()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
-
-
-def end_of(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        seen = [self._memory[at] for at in (self._overlaps, self._fallen_back, self._count)]
+        assert seen == [0, 0, expected]
 
 
 def test_sixteen_threads_never_overlap_and_tokens_increase(servers: ServerNodes) -> None:

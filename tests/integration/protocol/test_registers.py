@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from celery_redlock import QuorumUnavailable, Redlock, StaleFencingToken
@@ -13,6 +11,7 @@ from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, Failed, RegisterContents, Superseded, Vote
 from tests.support.breaking import BREAKS, break_nodes, mend_nodes
 from tests.support.cases import first_of
+from tests.support.forking import end_of, in_child
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
 from tests.support.together import in_threads
 from tests.support.waiting import wait_until
@@ -276,16 +275,9 @@ def test_threads_share_a_register(nodes: Nodes) -> None:
 def test_a_forked_child_speaks_through_connections_of_its_own(servers: ServerNodes) -> None:
     register = of(servers.connected())
     register.claim(7)
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            register.write(7, {"child": (1, "")})
-            code = 0
-        finally:
-            os._exit(code)
+    child = in_child(lambda: register.write(7, {"child": (1, "")}))
     register.write(7, {"parent": (1, "")})
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert end_of(child) == 0
     assert set(register.read()) == {"child", "parent"}
 
 

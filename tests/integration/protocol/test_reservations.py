@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from celery_redlock import LockContended, QuorumUnavailable, Redlock
@@ -19,6 +17,7 @@ from tests.integration.protocol.reserving import (
     reserve_everywhere,
     take_over,
 )
+from tests.support.forking import end_of, in_child
 from tests.support.nodes import Nodes, ServerNodes
 from tests.support.together import in_threads
 from tests.support.waiting import TIMEOUT, wait_until
@@ -148,12 +147,12 @@ def test_what_was_said_before_a_client_is_closed_is_done(nodes: Nodes, client: R
 def test_a_forked_child_does_not_lengthen_what_its_parent_reserved(servers: ServerNodes) -> None:
     client = servers.connected()
     reserved = reserve_everywhere(servers, client)
-    child = os.fork()
-    if child == 0:
+
+    def confirm() -> None:
         client_of(client).confirm(reserved)
         client.close()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+
+    assert end_of(in_child(confirm)) == 0
     servers.connect(client)
     assert all(servers.left(node, "key") <= GRACE for node in range(5))
     client_of(client).confirm(reserved)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,7 +11,6 @@ from celery_redlock import Redlock, observe
 from celery_redlock.core import client_of
 from celery_redlock.core.instrumentation import Details, ReleaseDetails
 from celery_redlock.core.lease import holding_of
-from celery_redlock.testing import LocalCluster
 from tests.support import forked
 from tests.support.nodes import WARM_UP, Nodes, ServerNodes
 from tests.support.waiting import wait_until
@@ -110,52 +109,46 @@ def test_late_votes_count_for_their_own_lease_alone(
     wait_until(lambda: verdicts == expected, message=lambda: str(verdicts))
 
 
-def test_it_does_not_overtake_its_own_acquire(
-    redlock_cluster_factory: Callable[..., LocalCluster],
-) -> None:
-    nodes = ServerNodes(redlock_cluster_factory(proxy=True))
-    client = nodes.connected(max_ttl=600.0)
+def test_it_does_not_overtake_its_own_acquire(proxied: ServerNodes) -> None:
+    client = proxied.connected(max_ttl=600.0)
     transport = client_of(client).transport
     first = transport.checkout()
-    nodes.connect(client)  # on a second channel
+    proxied.connect(client)  # on a second channel
     transport.checkin(first)
-    nodes.cluster.delay(4, FAR, only="requests")
+    proxied.cluster.delay(4, FAR, only="requests")
     lease = client.acquire("key", ttl=600.0)
-    nodes.cluster.delay(4, 0.0)
+    proxied.cluster.delay(4, 0.0)
     assert transport.checkout() is first
 
     lease.release(wait=False)
 
     transport.checkin(first)
-    nodes.wait_held(client.acquire("behind"), [4])
-    assert nodes.owners("key") == [None] * 5
-    nodes.close()
+    proxied.wait_held(client.acquire("behind"), [4])
+    assert proxied.owners("key") == [None] * 5
 
 
 def test_the_votes_of_nodes_that_it_had_to_connect_to_count(
-    redlock_cluster_factory: Callable[..., LocalCluster], verdicts: dict[str, bool]
+    proxied: ServerNodes, verdicts: dict[str, bool]
 ) -> None:
-    nodes = ServerNodes(redlock_cluster_factory(proxy=True))
-    client = nodes.connected()
+    client = proxied.connected()
     lost, held = (1, 2), (3, 4)
     for node in lost:
-        nodes.cluster.delay(node, FAR)
+        proxied.cluster.delay(node, FAR)
     lease = client.acquire("key")  # granted by the others
     for node in lost:
-        nodes.cluster.heal(node)
-    nodes.wait_held(lease)
-    nodes.lose("key", lost)
+        proxied.cluster.heal(node)
+    proxied.wait_held(lease)
+    proxied.lose("key", lost)
     for node in held:
-        nodes.cluster.delay(node, FAR)
+        proxied.cluster.delay(node, FAR)
     used = client_of(client).transport.checkout()
 
     lease.release(wait=False)  # on a channel that connects to three nodes at once
 
     client_of(client).transport.checkin(used)
     for node in held:
-        nodes.cluster.heal(node)
+        proxied.cluster.heal(node)
     assert wait_until(lambda: verdicts) == {"key": True}
-    nodes.close()
 
 
 def test_closing_the_client_reports_it_first(

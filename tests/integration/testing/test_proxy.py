@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,53 +18,37 @@ from celery_redlock.testing.proxy import GARBAGE
 from tests.support.waiting import TIMEOUT, wait_until
 
 
-class EchoServer:
+class EchoServer(socketserver.ThreadingTCPServer):
     """Answers every chunk with itself and remembers all bytes it ever received, in order."""
 
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Echo)
         self.received = bytearray()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._listener.getsockname()
-        self._connections: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connections.append(connection)
-            thread = threading.Thread(target=self._echo, args=(connection,))
-            self._threads.append(thread)
-            thread.start()
-
-    def _echo(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                while data := connection.recv(65536):
-                    self.received += data
-                    connection.sendall(data)
-            except OSError:
-                return
+        self.connections: list[socket.socket] = []
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self._thread.start()
 
     def hang_up(self) -> None:
-        for connection in self._connections:
-            try:
+        for connection in self.connections:
+            with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue
 
     def close(self) -> None:
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
-        self._listener.close()
+        self.shutdown()
+        self._thread.join()
         self.hang_up()
-        for thread in self._threads:
-            thread.join()
+        self.server_close()
+
+
+class Echo(socketserver.BaseRequestHandler):
+    server: EchoServer
+
+    def handle(self) -> None:
+        self.server.connections.append(self.request)
+        with suppress(OSError):
+            while data := self.request.recv(65536):
+                self.server.received += data
+                self.request.sendall(data)
 
 
 @pytest.fixture
@@ -74,7 +59,7 @@ def server() -> Iterator[EchoServer]:
 
 @pytest.fixture
 def proxy(server: EchoServer) -> Iterator[TcpProxy]:
-    with closing(TcpProxy([server.address])) as proxy:
+    with closing(TcpProxy([server.server_address])) as proxy:
         yield proxy
 
 
@@ -153,7 +138,7 @@ def test_a_dead_server_shows_as_a_reset(proxy: TcpProxy, server: EchoServer) -> 
 
 
 def test_nodes_are_broken_independently(server: EchoServer) -> None:
-    with closing(TcpProxy([server.address, server.address])) as proxy:
+    with closing(TcpProxy([server.server_address, server.server_address])) as proxy:
         proxy.partition(0)
         with connect(proxy, 1) as client:
             assert ask(client, b"hello") == b"hello"
@@ -320,7 +305,7 @@ def test_a_partition_holds_delayed_bytes_beyond_their_time(
 def test_closing_ends_connections_thread_and_sockets(server: EchoServer) -> None:
     threads = threading.active_count()
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    proxy = TcpProxy([server.address])
+    proxy = TcpProxy([server.server_address])
     proxy.garbage(0)
     client = socket.create_connection(proxy.addresses[0], timeout=TIMEOUT)
     client.sendall(b"hello")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from celery_redlock.testing import LocalSentinel
 from celery_redlock.transport import RedisTransport
 from celery_redlock.transport.redis import sentinel as module
 from celery_redlock.transport.redis.masters import MasterWatch
+from tests.support.forking import end_of, in_child
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tls import make_certificate, terminate_tls
 from tests.support.waiting import TIMEOUT, wait_until
@@ -184,13 +184,12 @@ def test_a_client_that_was_idle_acquires_at_its_first_attempt(
 
 def test_a_forked_child_finds_the_masters_itself(redlock: Redlock) -> None:
     redlock.acquire("key").release()
-    child = os.fork()
-    if not child:
+
+    def find_them() -> None:
         let_time_pass(watch_of(redlock))
         redlock.acquire("key").release()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
+
+    assert end_of(in_child(find_them)) == 0
     assert redlock.acquire("key").release()
 
 

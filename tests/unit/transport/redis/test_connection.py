@@ -21,9 +21,12 @@ from tests.support.commands import acquire, extend, release
 
 COMMAND = acquire(("key",), "us", 1000, 1, 0)
 
+#: A connection, and the node's end of it.
+Ends = tuple[NodeConnection, socket.socket]
+
 
 @pytest.fixture
-def ends() -> Iterator[tuple[NodeConnection, socket.socket]]:
+def ends() -> Iterator[Ends]:
     ours, theirs = socket.socketpair()
     connection = NodeConnection(SimpleNamespace(disconnect=ours.close), ours)
     yield connection, theirs
@@ -42,7 +45,7 @@ def answer(*fields: bytes) -> bytes:
     return bytes(hiredis.pack_command(words))
 
 
-def test_answers_are_matched_first_in_first_out(ends: tuple[NodeConnection, socket.socket]) -> None:
+def test_answers_are_matched_first_in_first_out(ends: Ends) -> None:
     connection, node = ends
     said(connection, b"1", b"2")
     node.sendall(answer(b"1", b"G", b"7") + answer(b"2", b"A"))
@@ -52,7 +55,7 @@ def test_answers_are_matched_first_in_first_out(ends: tuple[NodeConnection, sock
     ]
 
 
-def test_an_answer_may_come_in_pieces(ends: tuple[NodeConnection, socket.socket]) -> None:
+def test_an_answer_may_come_in_pieces(ends: Ends) -> None:
     connection, node = ends
     said(connection, b"1")
     whole = answer(b"1", b"A")
@@ -75,9 +78,7 @@ def test_an_answer_may_come_in_pieces(ends: tuple[NodeConnection, socket.socket]
         (answer(b"1", b"A") + answer(b"1", b"A"), "to no command"),
     ],
 )
-def test_whatever_else_is_said_breaks_the_link(
-    ends: tuple[NodeConnection, socket.socket], words: bytes, says: str
-) -> None:
+def test_whatever_else_is_said_breaks_the_link(ends: Ends, words: bytes, says: str) -> None:
     connection, node = ends
     said(connection, b"1")
     node.sendall(words)
@@ -85,7 +86,7 @@ def test_whatever_else_is_said_breaks_the_link(
         list(connection.receive())
 
 
-def test_an_error_from_the_server_is_an_answer(ends: tuple[NodeConnection, socket.socket]) -> None:
+def test_an_error_from_the_server_is_an_answer(ends: Ends) -> None:
     connection, node = ends
     said(connection, b"1")
     node.sendall(b"-READONLY You can't write\r\n")
@@ -93,16 +94,14 @@ def test_an_error_from_the_server_is_an_answer(ends: tuple[NodeConnection, socke
     assert isinstance(reply, hiredis.ReplyError)
 
 
-def test_a_closed_connection_breaks_the_link(ends: tuple[NodeConnection, socket.socket]) -> None:
+def test_a_closed_connection_breaks_the_link(ends: Ends) -> None:
     connection, node = ends
     node.close()
     with pytest.raises(ConnectionBrokenError, match="closed the connection"):
         list(connection.receive())
 
 
-def test_what_the_socket_does_not_take_is_kept_in_order(
-    ends: tuple[NodeConnection, socket.socket],
-) -> None:
+def test_what_the_socket_does_not_take_is_kept_in_order(ends: Ends) -> None:
     connection, node = ends
     pieces = [bytes([65 + number]) * 100_000 for number in range(20)]
     for piece in pieces:
@@ -116,9 +115,7 @@ def test_what_the_socket_does_not_take_is_kept_in_order(
     assert not connection.has_unsent
 
 
-def test_a_silent_node_is_told_no_more_than_what_undoes(
-    ends: tuple[NodeConnection, socket.socket],
-) -> None:
+def test_a_silent_node_is_told_no_more_than_what_undoes(ends: Ends) -> None:
     connection, _ = ends
     said(connection, *(b"%d" % number for number in range(1000)))
     assert connection.is_full_for(COMMAND)
@@ -130,9 +127,7 @@ def test_a_silent_node_is_told_no_more_than_what_undoes(
     assert connection.is_full_for(write_register("register", 1, {}))
 
 
-def test_what_may_be_long_does_not_pile_up_before_a_node_that_does_not_read(
-    ends: tuple[NodeConnection, socket.socket],
-) -> None:
+def test_what_may_be_long_does_not_pile_up_before_a_node_that_does_not_read(ends: Ends) -> None:
     connection, _ = ends
     assert not connection.is_full_for(write_register("register", 1, {}))
     while not connection.has_unsent:
