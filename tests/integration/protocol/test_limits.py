@@ -123,13 +123,6 @@ def test_only_so_many_are_in_their_blocks_at_once(nodes: Nodes) -> None:
 # Nodes that grant different slots.
 
 
-def test_nodes_that_granted_different_slots_agree_after_the_second_round(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    share_out(any_nodes, [0, 1], [2, 3])
-    lease = client.acquire(Limit("key", 2), wait=TIMEOUT)
-    wait_until(lambda: owners(any_nodes, lease).count(lease.owner) == 3)
-
-
 def test_a_node_that_has_moved_gives_the_other_slot_back(any_nodes: Nodes, client: Redlock) -> None:
     share_out(any_nodes, [0, 1], [2])
     lease = client.acquire(Limit("key", 3), wait=TIMEOUT)
@@ -156,15 +149,6 @@ def test_an_attempt_that_is_refused_leaves_nothing(any_nodes: Nodes, client: Red
     for number in range(2):
         place = slot(number)
         wait_until(lambda place=place: any_nodes.owners(place)[3:] == [None, None])
-
-
-def test_slots_that_several_contenders_share_are_no_conflict(any_nodes: Nodes) -> None:
-    client = any_nodes.connected()
-    any_nodes.hold(slot(0), "one", [0, 1])
-    any_nodes.hold(slot(0), "two", [2, 3])
-    with pytest.raises(LockContended) as refused:
-        client.acquire(Limit("key", 1))
-    assert refused.value.split
 
 
 PAIR = Key.of(PREFIX, "key", 2)
@@ -215,12 +199,6 @@ def test_the_script_confirms_a_slot_that_is_ours_in_quarantine_too(one_node: Nod
 
 
 # A lease on a slot.
-
-
-def test_a_slot_is_extended(any_nodes: Nodes, client: Redlock) -> None:
-    lease = client.acquire(Limit("key", 2), ttl=5.0, wait=TIMEOUT)
-    lease.extend(50.0)
-    assert 5 < lease.expires_in <= 50
 
 
 def test_a_slot_that_a_quorum_has_lost_is_lost(any_nodes: Nodes, client: Redlock) -> None:

@@ -135,14 +135,6 @@ def test_one_whose_turn_went_to_a_smaller_rank_gets_the_turn_after_it(one_node: 
     assert turn(ask(one_node, key, "w3", since=3)) > second + 20
 
 
-def test_a_waiter_keeps_its_turn_when_it_asks_again(one_node: Nodes) -> None:
-    key = kept(1, LONG)
-    take(one_node, key)
-    first, second = (turn(ask(one_node, key, f"w{since}", since=since)) for since in (1, 2))
-    assert turn(ask(one_node, key, "w1", since=1)) <= first
-    assert turn(ask(one_node, key, "w2", since=2)) <= second
-
-
 def test_one_that_waits_no_longer_has_no_turn(one_node: Nodes) -> None:
     key = kept(1, LONG)
     take(one_node, key)

@@ -114,15 +114,6 @@ def test_if_others_have_given_up_or_were_killed_it_asks_once_more(
     wait_until(lambda: any_nodes.owners("key").count(owner) == 2 + len(gone))
 
 
-def test_what_stays_undecided_is_undone(any_nodes: Nodes, publisher: Publisher) -> None:
-    for node in range(3):
-        any_nodes.hold("key", rival(-YEAR - node), [node])
-    with pytest.raises(LockContended) as taken:
-        publisher.reserve(retry_for=0.1).result()
-    assert taken.value.split
-    wait_until(lambda: any_nodes.owners("key")[3:] == [None, None])
-
-
 def test_a_node_that_refuses_one_that_it_has_granted_is_undone_as_well(
     any_nodes: Nodes, publisher: Publisher
 ) -> None:

@@ -77,25 +77,6 @@ def test_a_lock_is_acquired_and_released_on_the_masters(
     assert lease.release()
 
 
-def test_two_clients_exclude_each_other(redlock: Redlock, redlock_sentinel: LocalSentinel) -> None:
-    with Redlock(redlock_sentinel.urls, max_ttl=MAX_TTL, ttl=MAX_TTL) as other:
-        lease = redlock.acquire("key")
-        with pytest.raises(LockNotAcquired):
-            other.acquire("key")
-        lease.release()
-        assert other.acquire("key").release()
-
-
-def test_a_promoted_server_sits_out_its_quarantine_and_votes(
-    redlock: Redlock, redlock_sentinel: LocalSentinel
-) -> None:
-    assert kinds(redlock) == [Granted] * 3
-    redlock_sentinel.kill(0, 0)
-    redlock_sentinel.wait_for_failover(0, since=0)
-    wait_until(lambda: kinds(redlock) == [Quarantined, Granted, Granted])
-    wait_until(lambda: kinds(redlock) == [Granted] * 3)
-
-
 def test_a_planned_failover_leads_to_the_new_master(
     redlock: Redlock, redlock_sentinel: LocalSentinel
 ) -> None:
