@@ -24,6 +24,7 @@ from tests.integration.protocol.reserving import (
 )
 from tests.support.commands import acquire
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
+from tests.support.patching import channel_type, follow
 from tests.support.waiting import wait_until
 
 BRIEF = 1.0
@@ -170,16 +171,12 @@ def test_a_takeover_that_an_exception_cuts_short_gives_nothing_back(
     nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reservation = reserve(nodes, client)
-    channel = client_of(client).transport.checkout()
-    client_of(client).transport.checkin(channel)
-    exchange = type(channel).exchange
 
-    def interrupted(*args: object, **options: object) -> None:
-        exchange(*args, **options)  # type: ignore[arg-type]
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(channel), "exchange", interrupted)
+        follow(patched, channel_type(client), "exchange", interrupt)
         with pytest.raises(KeyboardInterrupt):
             take_over(client, reservation)
     nodes.wait_free("key")
@@ -204,20 +201,14 @@ def test_a_takeover_whose_second_round_fails_gives_back_where_that_was_answered(
     reservation = reserve(any_nodes, client)
     for node in range(5):
         any_nodes.set_fence(node, "key", 2**52 + node)
-    channel = client_of(client).transport.checkout()
-    client_of(client).transport.checkin(channel)
-    exchange = type(channel).exchange
-    said: list[object] = []
 
-    def stopping(*args: object, **options: object) -> None:
-        exchange(*args, **options)  # type: ignore[arg-type]
-        said.append(args)
-        if len(said) == 1:
-            wait_until(lambda: None not in any_nodes.owners("key"))
-            any_nodes.pause(0, 1, 2)
+    def stop() -> None:
+        patched.undo()
+        wait_until(lambda: None not in any_nodes.owners("key"))
+        any_nodes.pause(0, 1, 2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(channel), "exchange", stopping)
+        follow(patched, channel_type(client), "exchange", stop)
         with pytest.raises(QuorumUnavailable):
             take_over(client, reservation)
     any_nodes.resume(0, 1, 2)

@@ -8,6 +8,7 @@ from celery_redlock import LockContended, QuorumUnavailable, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.protocol.commands import Waiter
 from tests.support.nodes import Nodes
+from tests.support.patching import channel_type, follow
 from tests.support.waiting import TIMEOUT, wait_until
 
 BRIEF = 1.0
@@ -63,17 +64,11 @@ def test_without_a_quorum_nothing_is_left_when_the_nodes_come_back(any_nodes: No
 def test_an_attempt_that_an_exception_cuts_short_is_undone(
     nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    channel = client_of(client).transport.checkout()
-    client_of(client).transport.checkin(channel)
-    channel_type = type(channel)
-    exchange = channel_type.exchange
-
-    def interrupted(*args: object, **options: object) -> None:
-        exchange(*args, **options)  # type: ignore[arg-type]
+    def interrupt() -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(channel_type, "exchange", interrupted)
+        follow(patched, channel_type(client), "exchange", interrupt)
         with pytest.raises(KeyboardInterrupt):
             client.acquire("key")
     wait_tried(nodes, "key", 0, 1, 2)

@@ -17,6 +17,7 @@ from celery_redlock.transport.redis import channel
 from tests.support.breaking import BREAKS, break_nodes, lie, mend_nodes
 from tests.support.cases import first_of
 from tests.support.nodes import ServerNodes
+from tests.support.patching import fail_first
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -155,14 +156,7 @@ def test_a_release_reaches_a_node_that_is_back_after_an_error_in_its_delivery(
     proxied: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = [OSError(errno.EMFILE, "Too many open files")]
-    deliver = channel.RedisChannel.deliver_deferred
-
-    def fail_once(self: channel.RedisChannel) -> bool:
-        if fails:
-            raise fails.pop()
-        return deliver(self)
-
-    monkeypatch.setattr(channel.RedisChannel, "deliver_deferred", fail_once)
+    fail_first(monkeypatch, channel.RedisChannel, "deliver_deferred", fails)
     lease = proxied.connected().acquire("key", ttl=60)
     proxied.wait_held(lease)
     for node in range(3):

@@ -15,6 +15,7 @@ from celery_redlock.core.lease import holding_of
 from celery_redlock.core.watchdog import Watchdog, process_watchdog
 from tests.support.cases import first_of
 from tests.support.nodes import Nodes, ServerNodes
+from tests.support.patching import channel_type, fail_first
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -266,24 +267,19 @@ def test_a_callback_may_use_and_close_the_client(nodes: Nodes, client: Redlock) 
     nodes.wait_free("key")
 
 
+def in_its_thread(*_: object) -> bool:
+    return process_watchdog().is_current_thread()
+
+
 @pytest.mark.parametrize("error", first_of([RuntimeError, KeyboardInterrupt, MemoryError]))
 def test_the_watchdog_survives_any_exception_and_keeps_the_other_leases(
     nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    channel_type = type(client_of(client).transport.checkout())
-    exchange = channel_type.exchange
-    raised: list[type[BaseException]] = []
-
-    def failing(self: object, batch: object, *args: object, **options: object) -> None:
-        if process_watchdog().is_current_thread() and len(raised) < 3:
-            raised.append(error)
-            raise error
-        exchange(self, batch, *args, **options)  # type: ignore[arg-type]
-
+    failures = [error] * 3
     with client.lock("key", ttl=5.0) as lease, client.lock("key 2", ttl=5.0) as other:
         renewed(lease)
-        monkeypatch.setattr(channel_type, "exchange", failing)
-        wait_until(lambda: len(raised) == 3 or lease.lost)
+        fail_first(monkeypatch, channel_type(client), "exchange", failures, when=in_its_thread)
+        wait_until(lambda: not failures or lease.lost)
         renewed(lease, 2)
         renewed(other, 2)
 
@@ -291,42 +287,27 @@ def test_the_watchdog_survives_any_exception_and_keeps_the_other_leases(
 def test_the_watchdog_survives_an_exception_between_its_rounds(
     nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_due = Watchdog._take_due
-    failures = iter([MemoryError] * 3)
-
-    def failing(watchdog: Watchdog) -> object:
-        if failure := next(failures, None):
-            raise failure
-        return take_due(watchdog)
-
+    failures = [MemoryError] * 3
     with client.lock("key", ttl=5.0) as lease:
-        monkeypatch.setattr(Watchdog, "_take_due", failing)
+        fail_first(monkeypatch, Watchdog, "_take_due", failures)
         renewed(lease, 2)
-    assert next(failures, "none left") == "none left"
+    assert not failures
 
 
 def test_an_error_while_it_takes_what_is_due_costs_no_lease_its_renewal(
     nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_live = Watchdog._is_live
-    failures = iter([MemoryError] * 3)
-
-    def failing(watchdog: Watchdog, watch: object) -> bool:
+    def is_second(_: Watchdog, watch: object) -> bool:
         # The first is popped then, and the second not looked at yet.
-        if (
-            process_watchdog().is_current_thread()
-            and watch in taken
-            and (failure := next(failures, None))
-        ):
-            raise failure
-        return is_live(watchdog, watch)  # type: ignore[arg-type]
+        return in_its_thread() and watch is second
 
+    failures = [MemoryError] * 3
     with client.lock("key", ttl=5.0) as lease, client.lock("key 2", ttl=5.0) as other:
-        taken = [process_watchdog()._watches[holding_of(other)]]
-        monkeypatch.setattr(Watchdog, "_is_live", failing)
+        second = process_watchdog()._watches[holding_of(other)]
+        fail_first(monkeypatch, Watchdog, "_is_live", failures, when=is_second)
         renewed(lease, 2)
         renewed(other, 2)
-    assert next(failures, "none left") == "none left"
+    assert not failures
 
 
 def test_a_thread_that_has_ended_makes_way_for_another(

@@ -17,6 +17,7 @@ from celery_redlock.testing import LocalSentinel
 from celery_redlock.transport import RedisTransport
 from celery_redlock.transport.redis import sentinel as module
 from celery_redlock.transport.redis.masters import MasterWatch
+from tests.integration.lease.test_greenlets import BODY
 from tests.support.forking import end_of, in_child
 from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.tls import make_certificate, terminate_tls
@@ -225,33 +226,10 @@ class _Listener:
     def on_live(self) -> None: ...
 
 
-GREENLETS = """
-import sys
-from celery_redlock import Redlock
-wait, *nodes = sys.argv[1:]
-client = Redlock(nodes, node_timeout=5.0)
-done = []
-def work(number):
-    for _ in range(3):
-        client.acquire("shared", wait=float(wait)).release()
-    done.append(number)
-for number in range(4):
-    spawn(work, number)
-import time
-while len(done) < 4:
-    time.sleep(0.01)
-with client.lock("held", wait=float(wait)) as lease:
-    lease.check()
-client.close()
-print("all is well")
-"""
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", PATCH)
 def test_greenlets_find_the_masters(redlock_sentinel: LocalSentinel, kind: str) -> None:
-    arguments = str(TIMEOUT), *redlock_sentinel.urls
-    assert run_with_greenlets(kind, GREENLETS, *arguments) == "all is well\n"
+    assert run_with_greenlets(kind, BODY, *redlock_sentinel.urls) == "all is well\n"
 
 
 def test_a_client_may_be_disconnected_and_used_again(redlock: Redlock) -> None:
