@@ -1,4 +1,4 @@
-"""A lease on rates alone holds nothing that could be lost."""
+"""Leases of keys with rates, which hold nothing that could be lost, and with limits."""
 
 from __future__ import annotations
 
@@ -52,3 +52,31 @@ def test_a_lease_with_a_limit_is_extended(redlock: Redlock) -> None:
         until = holding_of(lease).valid_until
         wait_until(lambda: holding_of(lease).valid_until > until)
         assert redlock.holders(keys[1]).count(None) == 1
+
+
+# Slots.
+
+
+def test_a_lease_without_a_limit_has_no_slot(redlock: Redlock) -> None:
+    lease = redlock.acquire("seats")
+
+    assert (lease.slot, lease.slots) == (None, {})
+
+
+def test_a_slot_is_found_by_its_key(redlock: Redlock) -> None:
+    lease = redlock.acquire(["account:7", Limit("tenant", 1), Limit("seats", 5)])
+
+    assert lease.slots == {"tenant": 0, "seats": lease.slots["seats"]}
+    assert lease.slots["seats"] in range(5)
+
+
+def test_a_rate_before_a_limit_has_no_slot_that_the_lease_holds(redlock: Redlock) -> None:
+    lease = redlock.acquire([Rate("calls", "100/m"), Limit("seats", 1)])
+
+    assert (lease.slot, lease.slots) == (0, {"seats": 0})
+
+
+def test_a_rate_does_not_hide_the_slot_of_a_limit_on_the_same_key(redlock: Redlock) -> None:
+    lease = redlock.acquire([Limit("seats", 1), Rate("seats", "100/m")])
+
+    assert lease.slots == {"seats": 0}
