@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 import math
 import pickle
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -48,14 +48,10 @@ def test_a_wait_without_end_lasts_until_the_holder_releases(
     redlock: Redlock, other: Redlock, wait: float | None
 ) -> None:
     lease = redlock.acquire("report")
-    acquired: list[Any] = []
-    waiter = threading.Thread(target=lambda: acquired.append(other.acquire("report", wait=wait)))
-    waiter.start()
-    lease.release()
-
-    waiter.join(TIMEOUT)
-
-    assert acquired[0].is_valid
+    with ThreadPoolExecutor(1) as pool:
+        waiter = pool.submit(other.acquire, "report", wait=wait)
+        lease.release()
+        assert waiter.result(TIMEOUT).is_valid
 
 
 def test_the_lease_of_a_block_is_the_current_one(redlock: Redlock) -> None:
@@ -109,17 +105,11 @@ def test_a_block_may_wait_for_the_same_key_where_it_is_another_lock(
 def test_a_thread_that_inherits_the_context_may_wait_for_the_end_of_a_block(
     redlock: Redlock,
 ) -> None:
-    acquired: list[Any] = []
-
-    def wait() -> None:
-        acquired.append(redlock.acquire("report", wait=None))
-
-    with redlock.lock("report"):
-        waiter = threading.Thread(target=contextvars.copy_context().run, args=(wait,))
-        waiter.start()
-    waiter.join(TIMEOUT)
-
-    assert acquired[0].is_valid
+    with ThreadPoolExecutor(1) as pool:
+        with redlock.lock("report"):
+            inherited = contextvars.copy_context()
+            waiter = pool.submit(inherited.run, redlock.acquire, "report", wait=None)
+        assert waiter.result(TIMEOUT).is_valid
 
 
 def test_a_block_whose_lease_is_released_may_acquire_its_key_again(redlock: Redlock) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import resource
 import threading
 
@@ -13,19 +12,10 @@ from celery_redlock import LockNotAcquired, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.core.lease import holding_of
 from celery_redlock.testing import LocalCluster
+from tests.support.leaks import descriptors, nothing_left
 from tests.support.nodes import ServerNodes
 from tests.support.together import in_threads
 from tests.support.waiting import wait_until
-
-
-def descriptors() -> int:
-    gc.collect()  # what earlier tests have left
-    return len(os.listdir("/proc/self/fd"))
-
-
-def wait_for_end_of_threads(but: set[threading.Thread]) -> None:
-    """Wait for the end of all other threads: one whose work is done may not have ended yet."""
-    wait_until(lambda: set(threading.enumerate()) <= but)
 
 
 @pytest.fixture
@@ -43,38 +33,30 @@ def lock_keys(nodes: ServerNodes) -> set[bytes]:
 
 
 def test_closing_leaves_no_thread_descriptor_or_key(nodes: ServerNodes) -> None:
-    threads, open_before = set(threading.enumerate()), descriptors()
-    with Redlock(nodes.urls, node_timeout=5.0) as client:
+    with nothing_left(), Redlock(nodes.urls, node_timeout=5.0) as client:
         with client.lock("block", ttl=5.0) as lease:
             trust = holding_of(lease).valid_until
             wait_until(lambda: holding_of(lease).valid_until > trust)
         client.watch(client.acquire("left over", ttl=5.0))
         client.acquire("left over, too", ttl=60.0)
-        assert descriptors() > open_before
-    wait_for_end_of_threads(but=threads)
-    assert descriptors() <= open_before
     wait_until(lambda: not lock_keys(nodes))
 
 
 def test_disconnecting_and_closing_twice_leaves_nothing_either(nodes: ServerNodes) -> None:
-    open_before = descriptors()
-    client = Redlock(nodes.urls, node_timeout=5.0)
-    client.disconnect()
-    client.acquire("key").release()
-    client.close()
-    client.close()
-    assert descriptors() <= open_before
+    with nothing_left():
+        client = Redlock(nodes.urls, node_timeout=5.0)
+        client.disconnect()
+        client.acquire("key").release()
+        client.close()
+        client.close()
 
 
 def test_closing_at_once_waits_for_connections_that_are_being_made(nodes: ServerNodes) -> None:
-    threads, open_before = set(threading.enumerate()), descriptors()
-    for node in (0, 1):
-        nodes.pause(node)
-    for _ in range(3):
-        with Redlock(nodes.urls, node_timeout=0.2) as client:
-            client.acquire("key", wait=5.0).release()
-    assert descriptors() <= open_before
-    wait_for_end_of_threads(but=threads)
+    nodes.pause(0, 1)
+    with nothing_left():
+        for _ in range(3):
+            with Redlock(nodes.urls, node_timeout=0.2) as client:
+                client.acquire("key", wait=5.0).release()
 
 
 @pytest.mark.full
@@ -85,13 +67,9 @@ def test_a_thousand_clients_opened_and_closed_leak_nothing(nodes: ServerNodes) -
                 client.acquire("key", wait=5.0).release()
 
     open_and_close(50)
-    gc.collect()
-    threads, open_before = set(threading.enumerate()), descriptors()
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    open_and_close(950)
-    gc.collect()
-    wait_for_end_of_threads(but=threads)
-    assert descriptors() <= open_before
+    with nothing_left():
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        open_and_close(950)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < memory + 20_000  # KiB
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 
 from celery_redlock.testing import LocalCluster
 from tests.integration.local_cluster.looks import process_of
+from tests.support.leaks import nothing_left
 from tests.support.waiting import TIMEOUT, wait_until
 
 
@@ -47,16 +47,11 @@ def test_closing_ends_running_paused_and_dead_servers() -> None:
 def test_closing_leaves_no_file_thread_or_socket() -> None:
     with LocalCluster(1, proxy=True) as warm_up:  # imports and caches of the first use
         warm_up.client(0).ping()
-    gc.collect()
-    threads = threading.active_count()
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    with LocalCluster(2, proxy=True, unix_socket=True) as cluster:
+    with nothing_left(), LocalCluster(2, proxy=True, unix_socket=True) as cluster:
         directory = directory_of(cluster, 0)
         assert directory.is_dir()
         cluster.restart(1)
     assert not directory.exists()
-    assert threading.active_count() <= threads
-    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
 
 
 def test_a_cluster_can_be_closed_twice_and_started_again() -> None:

@@ -101,36 +101,32 @@ written = st.dictionaries(
 asked = st.lists(fields, min_size=1, max_size=4, unique=True)
 readers = st.one_of(st.just(0), writers)
 
+waiter_names = st.sampled_from(["w1", "w2", "w3"])
+since = st.integers(1, 5)
+ranks = st.sampled_from([0, 0, 1, 9])
 waiters = st.builds(
     Waiter,
-    st.sampled_from(["w1", "w2", "w3", ""]),
-    st.integers(1, 5),
+    waiter_names | st.just(""),
+    since,
     st.sampled_from([0, LONG, LONG, LONGER]),
     st.sampled_from([0, LONGER]),
-    rank=st.sampled_from([0, 0, 1, 9]),
+    rank=ranks,
 )
-waiting = st.builds(
-    acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), st.just(""), waiters
-)
+#: As nodes may remember them.
+waiters_once = st.builds(Waiter, waiter_names, since, st.just(LONG), rank=ranks)
 
 put_back = st.builds(
-    lambda key, name, since, rank: enqueue([(key, Waiter(name, since, LONG, rank=rank))]),
+    lambda key, waiter: enqueue([(key, waiter)]),
     st.sampled_from([PREFIX + "a", PREFIX + "b"]),
-    st.sampled_from(["w1", "w2", "w3"]),
-    st.integers(1, 5),
-    st.sampled_from([0, 0, 1, 9]),
+    waiters_once,
 )
 
 
-def forgotten_by(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[Command]:
-    """Return commands by which nodes forget a waiter, if it began to wait then."""
-    return st.builds(
-        lambda of, name, since, rank: forget_waiter(of, Waiter(name, since, LONG, rank=rank)),
-        keys,
-        st.sampled_from(["w1", "w2", "w3"]),
-        st.integers(1, 5),
-        st.sampled_from([0, 0, 1, 9]),
-    )
+def attempts(
+    keys: st.SearchStrategy[Any], quarantine_ms: int = 0, **more: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Command]:
+    """Return commands that acquire keys."""
+    return st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(quarantine_ms), **more)
 
 
 paused = names.map(lambda chosen: Key.of(PREFIX, chosen[0]))
@@ -143,17 +139,15 @@ pauses = st.one_of(
 extensions = st.builds(extend, keys, owners, lifetimes, tokens)
 
 commands = st.one_of(
-    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0)),
-    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG)),
-    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), owners),
-    st.builds(acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
-    st.builds(
-        acquire, keys, owners, lifetimes, NO_CANDIDATE, st.just(0), passes_pauses=st.just(True)
-    ),
-    waiting,
-    waiting,
+    attempts(keys),
+    attempts(keys, LONG),
+    attempts(keys, previous=owners),
+    attempts(keys, LONG, previous=owners),
+    attempts(keys, passes_pauses=st.just(True)),
+    attempts(keys, waiter=waiters),
+    attempts(keys, waiter=waiters),
     put_back,
-    forgotten_by(keys),
+    st.builds(forget_waiter, keys, waiters_once),
     pauses,
     st.builds(raise_fence, keys, owners, tokens),
     extensions,
@@ -185,23 +179,14 @@ held = st.lists(
     max_size=3,
     unique=True,
 ).map(tuple)
-limited_waiting = st.builds(
-    acquire,
-    limited,
-    owners,
-    lifetimes,
-    NO_CANDIDATE,
-    st.just(0),
-    st.sampled_from(["", "us"]),
-    waiters,
-)
+limited_waiting = attempts(limited, previous=st.sampled_from(["", "us"]), waiter=waiters)
 limited_commands = st.one_of(
-    st.builds(acquire, limited, owners, lifetimes, NO_CANDIDATE, st.just(0)),
-    st.builds(acquire, limited, owners, lifetimes, NO_CANDIDATE, st.just(0)),
-    st.builds(acquire, limited, owners, lifetimes, NO_CANDIDATE, st.just(LONG), owners),
+    attempts(limited),
+    attempts(limited),
+    attempts(limited, LONG, previous=owners),
     limited_waiting,
     limited_waiting,
-    forgotten_by(limited),
+    st.builds(forget_waiter, limited, waiters_once),
     pauses,
     st.builds(move, limited, owners, tokens, slots, lifetimes, st.sampled_from([0, 0, LONG])),
     st.builds(extend, held, owners, lifetimes, tokens),
@@ -283,34 +268,29 @@ class Pair:
         for raw in self._redis.keys("*"):
             key = raw.decode()
             if key.startswith(REGISTER_PREFIX):
-                stored[key] = {
-                    name.decode(): text.decode() for name, text in self._redis.hgetall(key).items()
-                }
-                continue
-            if key.startswith(WAIT_QUEUE_PREFIX):
-                there = self._redis.zrange(key, 0, -1, withscores=True)
-                scores = {name.decode(): int(score) for name, score in there}
-                stored[key] = (scores, roughly(self._redis.pttl(key)))
-                continue
-            if key.startswith(WOKEN_PREFIX):
-                stored[key] = {name.decode() for name in self._redis.zrange(key, 0, -1)}
-                continue
-            if key.startswith(TURNS_PREFIX):
-                queue = WAIT_QUEUE_PREFIX + key.removeprefix(TURNS_PREFIX)
-                names = {name.decode() for name in self._redis.zrange(queue, 0, -1)}
-                there = self._redis.zrange(key, 0, -1, withscores=True)
-                turns = self._turns({name.decode(): int(turn) for name, turn in there}, names)
+                fields = self._redis.hgetall(key).items()
+                stored[key] = {name.decode(): text.decode() for name, text in fields}
+            elif key.startswith(WAIT_QUEUE_PREFIX):
+                stored[key] = (self._scores(key), roughly(self._redis.pttl(key)))
+            elif key.startswith(WOKEN_PREFIX):
+                stored[key] = set(self._scores(key))
+            elif key.startswith(TURNS_PREFIX):
+                queue = self._scores(WAIT_QUEUE_PREFIX + key.removeprefix(TURNS_PREFIX))
+                turns = self._turns(self._scores(key), queue)
                 stored |= {key: turns} if turns else {}
-                continue
-            value = self._redis.get(key).decode()
-            if key == GUARD_KEY:
-                identity, _, not_before = value.rpartition(" ")
+            elif key == GUARD_KEY:
+                identity, _, not_before = self._redis.get(key).decode().rpartition(" ")
                 stored[key] = (identity[:40], identity[40:], int(not_before) > 0)
-            elif not key.startswith(FENCE_PREFIX):
-                stored[key] = (value_of(key, value), roughly(self._redis.pttl(key)))
+            elif key.startswith(FENCE_PREFIX):
+                stored[key] = int(self._redis.get(key))
             else:
-                stored[key] = int(value)
+                value = value_of(key, self._redis.get(key).decode())
+                stored[key] = (value, roughly(self._redis.pttl(key)))
         return stored, self._meant()
+
+    def _scores(self, key: str) -> dict[str, int]:
+        there = self._redis.zrange(key, 0, -1, withscores=True)
+        return {name.decode(): int(score) for name, score in there}
 
     def _turns(self, turns: dict[str, int], names: Collection[str]) -> dict[str, int]:
         """Return when it is the turn of those that wait; of others, nodes may have it left."""
@@ -331,10 +311,7 @@ class Pair:
             if register.token
         }
         meant |= {
-            wait_queue_key(key): (
-                queue.scores,
-                roughly(queue.expires_at - now_ms),
-            )
+            wait_queue_key(key): (queue.scores, roughly(queue.expires_at - now_ms))
             for key, queue in self.meaning.waiting.items()
             if queue.scores
         }
