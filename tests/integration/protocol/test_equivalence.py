@@ -44,26 +44,11 @@ from celery_redlock.protocol.keys import (
 from celery_redlock.protocol.node_model import GuardRecord, Identity, ModelNode, StoredKey
 from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.timing import MAX_TOKEN
-from celery_redlock.protocol.votes import (
-    Failed,
-    KeyStates,
-    NotHeld,
-    Quarantined,
-    Refused,
-    Vote,
-)
+from celery_redlock.protocol.votes import Failed, KeyStates, NotHeld, Quarantined, Refused, Vote
 from celery_redlock.testing import LocalCluster
 from celery_redlock.testing.server import ConfigValue
 from tests.integration.protocol.conftest import binary_of
-from tests.support.commands import (
-    acquire,
-    extend,
-    forget_waiter,
-    heal,
-    move,
-    raise_fence,
-    release,
-)
+from tests.support.commands import acquire, extend, forget_waiter, heal, move, raise_fence, release
 from tests.support.nodes import PREFIX, ServerNodes
 
 IDENTITY = Identity("x", "x")

@@ -7,14 +7,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.core import PendingReservation, Reservation, client_of
 from celery_redlock.core.lease import release_with
-from tests.integration.protocol.reserving import (
-    GRACE,
-    HOUR,
-    LONG,
-    back_to,
-    reserve,
-    take_over,
-)
+from tests.integration.protocol.reserving import GRACE, HOUR, LONG, back_to, reserve, take_over
 from tests.support.nodes import ServerNodes
 from tests.support.waiting import wait_until
 

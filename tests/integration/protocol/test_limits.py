@@ -12,12 +12,7 @@ from celery_redlock import LeaseLost, Limit, LockContended, Rate, Redlock
 from celery_redlock.core import Lease, client_of
 from celery_redlock.core import attempt as attempt_module
 from celery_redlock.protocol.commands import Waiter
-from celery_redlock.protocol.keys import (
-    GOES_FIRST,
-    LIMIT_PREFIX,
-    MAX_SLOTS,
-    Key,
-)
+from celery_redlock.protocol.keys import GOES_FIRST, LIMIT_PREFIX, MAX_SLOTS, Key
 from celery_redlock.protocol.votes import Acknowledged, Granted, NotHeld, Quarantined, Refused, Vote
 from tests.support.commands import acquire, limited, move, release
 from tests.support.nodes import PREFIX, Nodes, ServerNodes

@@ -9,12 +9,7 @@ import pytest
 
 from celery_redlock.core import client_of
 from celery_redlock.protocol.commands import MAX_RANK, ReleaseAction, Waiter, enqueue
-from celery_redlock.protocol.keys import (
-    GOES_FIRST,
-    WOKEN_PREFIX,
-    wait_queue_key,
-    wake_channel,
-)
+from celery_redlock.protocol.keys import GOES_FIRST, WOKEN_PREFIX, wait_queue_key, wake_channel
 from celery_redlock.protocol.votes import Granted, Refused, Vote
 from celery_redlock.protocol.wait_queue import COMES_WITHIN_US, MAX_WAITERS, MORE_FOR_LATE, START_US
 from tests.support.commands import acquire, forget_waiter, release

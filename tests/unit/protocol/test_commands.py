@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redlock.protocol.commands import (
-    read_reply,
-)
+from celery_redlock.protocol.commands import read_reply
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import (
     Acknowledged,
