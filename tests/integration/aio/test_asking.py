@@ -44,17 +44,13 @@ async def test_the_lease_of_a_block_is_the_current_one_there_and_in_its_coroutin
     assert current_lease() is None
 
 
-async def test_a_block_that_would_wait_for_itself_is_refused_at_once(
-    redlock: AsyncRedlock,
-) -> None:
+async def test_a_block_that_would_wait_for_itself_is_refused_at_once(redlock: AsyncRedlock) -> None:
     async with redlock.lock("key"):
         with pytest.raises(LockContended, match="not re-entrant"):
             await redlock.acquire("key", wait=None)
 
 
-async def test_a_coroutine_that_a_block_starts_may_wait_for_its_end(
-    redlock: AsyncRedlock,
-) -> None:
+async def test_a_coroutine_that_a_block_starts_may_wait_for_its_end(redlock: AsyncRedlock) -> None:
     async with redlock.lock("key"):
         waiter = asyncio.create_task(redlock.acquire("key", wait=None))
         await asyncio.sleep(0)

@@ -157,9 +157,7 @@ def test_a_forked_child_that_exits_or_closes_leaves_the_servers_alone(
     assert owner.line() == "running paused True"
 
 
-def test_a_forked_child_can_use_the_servers_but_not_break_them(
-    own: Callable[[str], Owner],
-) -> None:
+def test_a_forked_child_can_use_the_servers_but_not_break_them(own: Callable[[str], Owner]) -> None:
     owner = own(
         """if os.fork() == 0:
             print(cluster.client(0).ping(), cluster.urls != cluster.server_urls)

@@ -70,9 +70,7 @@ def test_a_single_large_counter_never_yields_a_token_twice(nodes: Nodes, high: i
     assert sorted(set(tokens)) == tokens
 
 
-def test_the_second_round_asks_for_our_key_and_changes_nothing_without_it(
-    any_nodes: Nodes,
-) -> None:
+def test_the_second_round_asks_for_our_key_and_changes_nothing_without_it(any_nodes: Nodes) -> None:
     command = raise_fence((PREFIX + "key",), "us", HIGH)
     for node, (owner, vote, counter) in enumerate(
         [

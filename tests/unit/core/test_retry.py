@@ -90,9 +90,7 @@ class Trial:
 
 
 @pytest.mark.parametrize("votes", [HELD, DOWN], ids=["contended", "unavailable"])
-def test_without_patience_a_decided_attempt_is_the_only_one(
-    votes: list[Vote],
-) -> None:
+def test_without_patience_a_decided_attempt_is_the_only_one(votes: list[Vote]) -> None:
     trial = Trial(votes)
     assert not trial.run(0.0).is_granted
     assert trial.made == 1

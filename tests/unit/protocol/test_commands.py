@@ -46,10 +46,7 @@ from celery_redlock.protocol.votes import (
         ([b"A"], Acknowledged()),
         ([b"M"], NotHeld(missing=True)),
         ([b"F"], NotHeld(missing=False)),
-        (
-            [b"AMF"],
-            LeaseVotes((Acknowledged(), NotHeld(missing=True), NotHeld(missing=False))),
-        ),
+        ([b"AMF"], LeaseVotes((Acknowledged(), NotHeld(missing=True), NotHeld(missing=False)))),
         ([b"Q", 1500], Quarantined(1.5)),
         ([b"H", 0, b"owner", 2500], Refused((KeyHolder(0, "owner", 2.5),))),
         ([b"H", 0, b"\xff\xfe", -1], Refused((KeyHolder(0, "\udcff\udcfe", -0.001),))),
