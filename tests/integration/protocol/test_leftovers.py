@@ -61,18 +61,6 @@ def read_answers(client: Redlock, proxied: ServerNodes) -> None:
     proxied.connect(client)
 
 
-def test_a_far_node_that_grants_when_the_task_has_ended_is_freed_as_its_answer_is_read(
-    proxied: ServerNodes, far: Redlock, near: Redlock
-) -> None:
-    reserved = reserve(far)
-    run_task(near, reserved.reservation)
-    deliver(proxied, near)
-    wait_for_grants(proxied, reserved.reservation)
-    client_of(far).confirm(reserved)
-    read_answers(far, proxied)
-    proxied.wait_free("key")
-
-
 def test_a_far_node_that_grants_when_the_task_has_ended_keeps_the_key_for_the_grace_only(
     proxied: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
@@ -85,7 +73,7 @@ def test_a_far_node_that_grants_when_the_task_has_ended_keeps_the_key_for_the_gr
     wait_until(lambda: all(proxied.left(node, "key") < GRACE - 0.5 for node in FAR_NODES))
 
 
-def test_with_a_dead_node_the_key_is_reserved_at_once_when_a_task_has_ended(
+def test_a_far_node_that_grants_when_the_task_has_ended_is_freed_and_counts_when_another_dies(
     proxied: ServerNodes, far: Redlock, near: Redlock
 ) -> None:
     reserved = reserve(far)
