@@ -30,7 +30,7 @@ def break_nodes(cluster: LocalCluster, how: str, count: int) -> None:
         BREAKS[how](cluster, node)
 
 
-def mend_nodes(cluster: LocalCluster, count: int) -> None:
+def repair_nodes(cluster: LocalCluster, count: int) -> None:
     """Undo whatever has broken the first nodes."""
     for node in range(count):
         cluster.heal(node)

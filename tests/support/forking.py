@@ -23,5 +23,5 @@ def in_child(run: Callable[[], object]) -> int:
 
 
 def end_of(pid: int) -> int:
-    """Wait for the end of a child; return its exit code, which says whether it raised."""
+    """Wait for the end of a child; return its exit code, not 0 if it raised."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

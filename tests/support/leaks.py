@@ -1,4 +1,4 @@
-"""What a test leaves open."""
+"""Threads and descriptors that a test leaves behind."""
 
 from __future__ import annotations
 

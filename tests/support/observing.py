@@ -1,4 +1,4 @@
-"""What receivers get of locks, and receivers that raise."""
+"""Receivers of events about locks: one that keeps them, and one that raises."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def receive() -> Iterator[Receive]:
 
 @pytest.fixture
 def events(receive: Receive) -> Events:
-    """What a receiver has got."""
+    """The events that a receiver has got."""
     seen: Events = []
     receive(seen.append)
     return seen

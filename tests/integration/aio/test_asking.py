@@ -25,9 +25,9 @@ async def test_a_lease_can_be_watched_and_its_loss_is_reported_in_the_loop(
     redlock: AsyncRedlock,
 ) -> None:
     lease = await redlock.acquire("key")
-    told: asyncio.Queue[AsyncLease] = asyncio.Queue()
-    redlock.watch(lease, on_lost=told.put_nowait, max_hold=0.2)
-    assert await asyncio.wait_for(told.get(), TIMEOUT) is lease
+    losses: asyncio.Queue[AsyncLease] = asyncio.Queue()
+    redlock.watch(lease, on_lost=losses.put_nowait, max_hold=0.2)
+    assert await asyncio.wait_for(losses.get(), TIMEOUT) is lease
     assert lease.lost
 
 

@@ -1,4 +1,4 @@
-"""What these tests share with the unit tests of the core."""
+"""Fixtures that these tests share with the unit tests of the core."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ MESSAGE = "redlock-meta:message:one"
 
 LockKey = str | Limit | Rate
 
-#: What holds for a key holds for a slot of one.
+#: A slot of a key is reserved, taken over and cancelled as a key is.
 KEY_OR_SLOT = pytest.mark.parametrize("key", ["key", Limit("key", 1)], ids=["a key", "a slot"])
 
 

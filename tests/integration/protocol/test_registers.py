@@ -9,7 +9,7 @@ from celery_redlock.core import Register, VersionedValue, client_of
 from celery_redlock.protocol.commands import CHUNK_BYTES, read_register, write_register
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, Failed, RegisterContents, Superseded, Vote
-from tests.support.breaking import BREAKS, break_nodes, mend_nodes
+from tests.support.breaking import BREAKS, break_nodes, repair_nodes
 from tests.support.cases import first_of
 from tests.support.forking import end_of, in_child
 from tests.support.nodes import MemoryNodes, Nodes, ServerNodes
@@ -346,7 +346,7 @@ def test_a_majority_of_broken_nodes_is_named(proxied: ServerNodes, how: str) -> 
     for _ in range(3):
         with pytest.raises(QuorumUnavailable, match="needs 3 of 5 nodes"):
             register.write(7, {"a": (2, "x" * 100_000)})
-    mend_nodes(proxied.cluster, 3)
+    repair_nodes(proxied.cluster, 3)
 
     def written() -> bool:
         try:

@@ -24,7 +24,7 @@ from tests.support.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.usefixtures("slow_is_not_stopped")
 
-#: What becomes of the record of a message that has ended.
+#: The end of a message, as its record has it.
 FINISHED = {Key.read(MESSAGE): ReleaseAction(60_000, "finished")}
 
 

@@ -14,7 +14,7 @@ from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import channel
-from tests.support.breaking import BREAKS, break_nodes, lie, mend_nodes
+from tests.support.breaking import BREAKS, break_nodes, lie, repair_nodes
 from tests.support.cases import first_of
 from tests.support.nodes import ServerNodes
 from tests.support.patching import fail_first
@@ -48,7 +48,7 @@ def test_with_a_minority_of_broken_nodes_locks_work(
         lease.extend()
         assert lease.release()
     assert before.release()
-    mend_nodes(proxied.cluster, count)
+    repair_nodes(proxied.cluster, count)
     # A node that reset its connections hears of the release when there is a new one.
     wait_until(
         lambda: (
@@ -71,7 +71,7 @@ def test_a_majority_of_broken_nodes_is_named_with_the_reasons(
         for name in client.node_names[:3]:
             assert name in str(failed.value)
     # The first answers say what the node did, later ones what connecting to it said.
-    mend_nodes(proxied.cluster, 3)
+    repair_nodes(proxied.cluster, 3)
     proxied.cluster.arm()
     wait_until(lambda: client.acquire("other", wait=10.0).release())
     proxied.wait_free("key")
@@ -101,7 +101,7 @@ def test_a_lease_without_a_majority_is_lost_in_time_and_stays_lost(
         wait_until(lambda: told)
         assert in_time(lease, told[0], pulse)
         assert not lease.is_valid
-        mend_nodes(proxied.cluster, 3)
+        repair_nodes(proxied.cluster, 3)
         with pytest.raises(LeaseLost):
             lease.check()
     proxied.wait_free("key")
