@@ -15,7 +15,7 @@ from celery_redlock.protocol.mastership import MAX_AGE
 from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Vote
 from celery_redlock.testing import LocalSentinel
 from celery_redlock.transport import RedisTransport
-from celery_redlock.transport.redis import sentinel as module
+from celery_redlock.transport.redis import masters
 from celery_redlock.transport.redis.masters import MasterWatch
 from tests.integration.lease.test_greenlets import BODY
 from tests.support.forking import end_of, in_child
@@ -157,7 +157,7 @@ def test_a_client_that_was_idle_acquires_at_its_first_attempt(
 ) -> None:
     redlock.acquire("key").release()
     watch = watch_of(redlock)
-    monkeypatch.setattr(module, "_IDLE", 0.0)
+    monkeypatch.setattr(masters, "_IDLE", 0.0)
     wait_until(lambda: watch._pipe is None)
     let_time_pass(watch)
     monkeypatch.undo()
@@ -249,8 +249,8 @@ def test_a_watch_that_ended_by_an_error_begins_again(
     redlock.acquire("key").release()
     watch = watch_of(redlock)
     with monkeypatch.context() as broken:
-        broken.setattr(module.Sentinels, "read", fail)
-        broken.setattr(module, "_PAUSE", 0.0)
+        broken.setattr(masters.Sentinels, "read", fail)
+        broken.setattr(masters, "_PAUSE", 0.0)
         wait_until(lambda: watch._pipe is None)
     let_time_pass(watch)
     assert redlock.acquire("key").release()
