@@ -11,8 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import redis
 import redis.asyncio
+from sqlalchemy import create_engine, event, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from celery_redlock.fencing import (
     AsyncRedisFence,
@@ -20,7 +23,7 @@ from celery_redlock.fencing import (
     RedisFence,
     S3Fence,
 )
-from tests.fencing.s3.stores import conforming_store, moto_store
+from celery_redlock.fencing.sqlalchemy import FencedMixin, fenced_claim, fenced_update
 
 T = TypeVar("T")
 
@@ -42,15 +45,17 @@ class Guarded:
         spoil: puts garbage where the highest token is kept.
         claim: lets it see a token; an object store cannot.
         forget: removes the record; an object's goes with the object.
+        overwrite: replaces the content past the fence.
     """
 
     name: str
     write: Callable[[bytes, int | None], None]
     read: Callable[[], bytes | None]
     seen: Callable[[], int | None]
-    spoil: Callable[[], object]
+    spoil: Callable[[], object] = _cannot
     claim: Callable[[int | None], object] = _cannot
     forget: Callable[[], object] = _cannot
+    overwrite: Callable[[bytes], object] = _cannot
 
 
 Opener = Callable[[str], Guarded]
@@ -76,6 +81,7 @@ def redis_guarded(url: str, _directory: Path, **options: Any) -> Iterator[Opener
                 claim=lambda token: fence.claim(key, token),
                 spoil=lambda: client.set(record, "seven"),
                 forget=lambda: client.delete(record),
+                overwrite=lambda data: client.set(key, data),
             )
 
         yield at
@@ -141,10 +147,10 @@ def redis_asyncio_pipeline(url: str, directory: Path) -> Iterator[Opener]:
 
 
 @contextmanager
-def file(_url: str, directory: Path) -> Iterator[Opener]:
+def file(_url: str, directory: Path, **options: Any) -> Iterator[Opener]:
     def at(key: str) -> Guarded:
         path = directory / key
-        fence = FileFence(path)
+        fence = FileFence(path, **options)
         record = directory / f"{key}.redlock-token"
         return Guarded(
             name=str(path),
@@ -157,6 +163,59 @@ def file(_url: str, directory: Path) -> Iterator[Opener]:
         )
 
     yield at
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Row(FencedMixin, Base):
+    __tablename__ = "guarded"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    content: Mapped[bytes | None]
+
+
+@contextmanager
+def rows(url: str, _directory: Path) -> Iterator[Opener]:
+    """Every call is a transaction of its own, which is committed even if the call is refused."""
+    # Writers of SQLite wait for each other.
+    sqlite = url.startswith("sqlite")
+    engine = create_engine(url, connect_args={"timeout": 60.0} if sqlite else {})
+    if sqlite:
+        # Nobody cuts the power here, and most of the time would go into waiting for the disk.
+        event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous = OFF"))
+    Base.metadata.create_all(engine)
+
+    def at(key: str) -> Guarded:
+        where = Row.key == key
+
+        def run(call: Callable[..., object], *args: Any) -> None:
+            with Session(engine) as session:
+                try:
+                    call(session, *args)
+                finally:
+                    session.commit()
+
+        def stored() -> Row:
+            with Session(engine) as session:
+                return session.get(Row, key)
+
+        with Session(engine) as session, session.begin():
+            if session.get(Row, key) is None:
+                session.add(Row(key=key))
+        return Guarded(
+            name=f"guarded where key = '{key}'",
+            write=lambda data, token: run(fenced_update, Row, where, token, {"content": data}),
+            read=lambda: stored().content,
+            seen=lambda: stored().fencing_token,
+            claim=lambda token: run(fenced_claim, Row, where, token),
+            forget=lambda: run(Session.execute, update(Row).values(fencing_token=0)),
+            overwrite=lambda data: run(Session.execute, update(Row).values(content=data)),
+        )
+
+    yield at
+    engine.dispose()
 
 
 def _s3(client: Any, key: str) -> Guarded:
@@ -186,12 +245,17 @@ def _s3(client: Any, key: str) -> Guarded:
 
 @contextmanager
 def s3_moto(_url: str, _directory: Path) -> Iterator[Opener]:
+    # Not at the top: most processes that import this write to no object.
+    from tests.fencing.s3.stores import moto_store
+
     with moto_store() as client:
         yield partial(_s3, client)
 
 
 @contextmanager
 def s3_conforming(_url: str, _directory: Path) -> Iterator[Opener]:
+    from tests.fencing.s3.stores import conforming_store
+
     with conforming_store() as client:
         yield partial(_s3, client)
 
@@ -203,8 +267,24 @@ KINDS: dict[str, Kind] = {
     "redis-asyncio": redis_asyncio,
     "redis-asyncio-pipeline": redis_asyncio_pipeline,
     "file": file,
+    "sqlite": rows,
+    "postgresql": rows,
     "s3-moto": s3_moto,
     "s3-conforming": s3_conforming,
 }
 
-CLAIMING = [name for name in KINDS if not name.startswith("s3")]
+
+def kinds(*, without: tuple[str, ...] = ()) -> list[Any]:
+    """Return kinds as parameters of a test; PostgreSQL comes from Debian's package."""
+    return [
+        pytest.param(kind, marks=pytest.mark.system) if kind == "postgresql" else kind
+        for kind in KINDS
+        if not kind.startswith(without)
+    ]
+
+
+@contextmanager
+def guarded_at(kind: Kind, url: str, directory: Path, key: str = "account:7") -> Iterator[Guarded]:
+    """Give one guarded thing."""
+    with kind(url, directory) as at:
+        yield at(key)

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tenacity import wait_random
 
 from celery_redlock import LockNotAcquired, Redlock, StaleFencingToken
+from tests.fencing.fences import Guarded
 from tests.support.waiting import TIMEOUT
 
 LEASE = 0.25
@@ -31,20 +32,7 @@ RETRY = wait_random(0.0, 0.2)
 LOCK_TIMEOUT = 3 * TIMEOUT
 
 
-class Store(Protocol):
-    """What is written to."""
-
-    def claim(self, token: int) -> None:
-        """Let it see a token."""
-
-    def read(self) -> bytes | None:
-        """Return the content, None where there is none yet."""
-
-    def write(self, content: bytes, token: int) -> None:
-        """Replace the content, or raise `StaleFencingToken`."""
-
-
-Opener = Callable[[], AbstractContextManager[Store]]
+Opener = Callable[[], AbstractContextManager[Guarded]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +157,7 @@ def _take_turns(number: int, urls: list[str], open_store: Opener, load: Load) ->
     return Tally(accepted=accepted, refused=refused, token=token, content=content)
 
 
-def _state(store: Store, load: Load, token: int) -> dict[str, Any]:
+def _state(store: Guarded, load: Load, token: int) -> dict[str, Any]:
     content = store.read()
     if content is None:
         return {"token": token, "counts": [0] * load.processes}

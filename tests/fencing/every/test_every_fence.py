@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from celery_redlock import Redlock
-from celery_redlock.core import Lease, set_current_lease
+from celery_redlock import Lease
 from celery_redlock.errors import FenceRecordCorrupt, InvalidFencingToken, StaleFencingToken
-from celery_redlock.testing.plugin import ClusterFactory
-from tests.fencing.fences import CLAIMING, KINDS, Guarded
+from tests.fencing.fences import Guarded, kinds
 
 LARGEST = 2**53 - 1
 NO_TOKENS: list[Any] = [0, -1, 2**53, 1.0, "1", b"1", True]
-
-
-@pytest.fixture(params=KINDS)
-def guarded(
-    request: pytest.FixtureRequest, tmp_path: Path, redlock_cluster_factory: ClusterFactory
-) -> Iterator[Guarded]:
-    on_redis = request.param.startswith("redis")
-    url = redlock_cluster_factory(1).urls[0] if on_redis else ""
-    with KINDS[request.param](url, tmp_path) as at:
-        yield at("account:7")
-
-
-@pytest.fixture
-def lease(redlock_memory_nodes: list[str]) -> Iterator[Lease]:
-    with Redlock(redlock_memory_nodes) as redlock, redlock.lock("a") as lease:
-        set_current_lease(lease)
-        yield lease
-        set_current_lease(None)
+#: The others have the token in the object.
+CLAIMING = kinds(without=("s3",))
 
 
 def test_a_first_write_is_made(guarded: Guarded) -> None:
@@ -99,7 +79,7 @@ def test_outside_of_a_lease_the_token_must_be_given(guarded: Guarded) -> None:
         guarded.write(b"100", None)
 
 
-@pytest.mark.parametrize("guarded", CLAIMING, indirect=True)
+@pytest.mark.parametrize("opener", CLAIMING, indirect=True)
 def test_a_claimed_resource_refuses_older_tokens_before_anything_is_written(
     guarded: Guarded,
 ) -> None:
@@ -110,7 +90,7 @@ def test_a_claimed_resource_refuses_older_tokens_before_anything_is_written(
     assert (guarded.read(), guarded.seen()) == (b"100", 7)
 
 
-@pytest.mark.parametrize("guarded", CLAIMING, indirect=True)
+@pytest.mark.parametrize("opener", CLAIMING, indirect=True)
 def test_an_older_token_cannot_claim(guarded: Guarded) -> None:
     guarded.claim(7)
     with pytest.raises(StaleFencingToken):
@@ -118,6 +98,7 @@ def test_an_older_token_cannot_claim(guarded: Guarded) -> None:
     assert guarded.seen() == 7
 
 
+@pytest.mark.parametrize("opener", kinds(without=("sqlite", "postgresql")), indirect=True)
 def test_a_damaged_record_stops_every_write_and_says_what_to_do(guarded: Guarded) -> None:
     guarded.write(b"100", 5)
     guarded.spoil()
@@ -127,7 +108,7 @@ def test_a_damaged_record_stops_every_write_and_says_what_to_do(guarded: Guarded
     assert guarded.read() != b"200"
 
 
-@pytest.mark.parametrize("guarded", CLAIMING, indirect=True)
+@pytest.mark.parametrize("opener", CLAIMING, indirect=True)
 def test_a_record_that_was_deleted_starts_anew(guarded: Guarded) -> None:
     guarded.write(b"100", 5)
     guarded.forget()
