@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -13,31 +13,17 @@ from sqlalchemy.orm import Session
 from celery_redlock.errors import FencedResourceMissing, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import fenced_claim, fenced_update, fenced_upsert
 from tests.fencing.sql.models import Account
+from tests.fencing.sql.rows import add, balances, write
 from tests.support.waiting import TIMEOUT, wait_until
 
 FIRST, SECOND = 1, 2
 
+Race = Callable[[Callable[[Session], Any], Callable[[], Any]], Future[Any]]
+
 
 @pytest.fixture(autouse=True)
 def accounts(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add_all([Account(id=FIRST), Account(id=SECOND)])
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-def write(engine: Engine, token: int, where: Any, **values: Any) -> int:
-    with Session(engine) as session, session.begin():
-        return fenced_update(session, Account, where, token, values)
-
-
-def balances(engine: Engine) -> list[int]:
-    with Session(engine) as session:
-        return list(session.scalars(select(Account.balance).order_by(Account.id)))
+    add(engine, Account(id=FIRST), Account(id=SECOND))
 
 
 def wait_until_blocked(engine: Engine, started: list[Any]) -> None:
@@ -53,28 +39,28 @@ def wait_until_blocked(engine: Engine, started: list[Any]) -> None:
         wait_until(blocked, message="a transaction that waits for a lock")
 
 
-def race(
-    engine: Engine, pool: ThreadPoolExecutor, newer: Any, older: Any
-) -> tuple[Any, Future[Any]]:
-    """Let `older` begin while `newer` has written and not committed; commit; return both ends."""
+@pytest.fixture
+def race(engine: Engine) -> Iterator[Race]:
+    """Let `older` begin while `newer` has written and not committed; commit; return its end."""
     started: list[Any] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: started.append(args))
-    with Session(engine) as session, session.begin():
-        done = newer(session)
-        started.clear()
-        result = pool.submit(older)
-        wait_until_blocked(engine, started)
-    return done, result
+    with ThreadPoolExecutor(1) as pool:
+
+        def run(newer: Callable[[Session], Any], older: Callable[[], Any]) -> Future[Any]:
+            event.listen(engine, "before_cursor_execute", lambda *args: started.append(args))
+            with Session(engine) as session, session.begin():
+                newer(session)
+                started.clear()
+                result = pool.submit(older)
+                wait_until_blocked(engine, started)
+            return result
+
+        yield run
 
 
-def test_a_stale_write_that_waited_for_the_newer_one_is_refused(
-    engine: Engine, elsewhere: ThreadPoolExecutor
-) -> None:
-    _, older = race(
-        engine,
-        elsewhere,
+def test_a_stale_write_that_waited_for_the_newer_one_is_refused(engine: Engine, race: Race) -> None:
+    older = race(
         lambda session: fenced_update(session, Account, Account.id == FIRST, 6, {"balance": 6}),
-        lambda: write(engine, 5, Account.id == FIRST, balance=5),
+        lambda: write(engine, Account.id == FIRST, 5, balance=5),
     )
 
     with pytest.raises(StaleFencingToken) as refused:
@@ -84,13 +70,11 @@ def test_a_stale_write_that_waited_for_the_newer_one_is_refused(
 
 
 def test_a_stale_write_of_several_rows_that_waited_for_one_of_them_writes_none(
-    engine: Engine, elsewhere: ThreadPoolExecutor
+    engine: Engine, race: Race
 ) -> None:
-    _, older = race(
-        engine,
-        elsewhere,
+    older = race(
         lambda session: fenced_claim(session, Account, Account.id == SECOND, 6),
-        lambda: write(engine, 5, Account.id <= SECOND, balance=5),
+        lambda: write(engine, Account.id <= SECOND, 5, balance=5),
     )
 
     with pytest.raises(StaleFencingToken):
@@ -98,14 +82,10 @@ def test_a_stale_write_of_several_rows_that_waited_for_one_of_them_writes_none(
     assert balances(engine) == [0, 0]
 
 
-def test_a_write_that_waited_for_an_older_one_builds_upon_it(
-    engine: Engine, elsewhere: ThreadPoolExecutor
-) -> None:
-    _, newer = race(
-        engine,
-        elsewhere,
+def test_a_write_that_waited_for_an_older_one_builds_upon_it(engine: Engine, race: Race) -> None:
+    newer = race(
         lambda session: fenced_update(session, Account, Account.id == FIRST, 5, {"balance": 40}),
-        lambda: write(engine, 6, Account.id == FIRST, balance=Account.balance + 2),
+        lambda: write(engine, Account.id == FIRST, 6, balance=Account.balance + 2),
     )
 
     assert newer.result(TIMEOUT) == 1
@@ -113,13 +93,11 @@ def test_a_write_that_waited_for_an_older_one_builds_upon_it(
 
 
 def test_a_row_that_was_deleted_while_the_write_waited_is_missing(
-    engine: Engine, elsewhere: ThreadPoolExecutor
+    engine: Engine, race: Race
 ) -> None:
-    _, write_of_deleted = race(
-        engine,
-        elsewhere,
+    write_of_deleted = race(
         lambda session: session.execute(text("DELETE FROM accounts WHERE id = 1")),
-        lambda: write(engine, 5, Account.id == FIRST, balance=5),
+        lambda: write(engine, Account.id == FIRST, 5, balance=5),
     )
 
     with pytest.raises(FencedResourceMissing):
@@ -127,15 +105,13 @@ def test_a_row_that_was_deleted_while_the_write_waited_is_missing(
 
 
 def test_a_stale_upsert_that_waited_for_the_newer_insert_is_refused(
-    engine: Engine, elsewhere: ThreadPoolExecutor
+    engine: Engine, race: Race
 ) -> None:
     def upsert() -> None:
         with Session(engine) as session, session.begin():
             fenced_upsert(session, Account, 5, {"id": 3, "balance": 5})
 
-    _, older = race(
-        engine,
-        elsewhere,
+    older = race(
         lambda session: fenced_upsert(session, Account, 6, {"id": 3, "balance": 6}),
         upsert,
     )
@@ -149,7 +125,7 @@ def test_without_a_claim_a_write_between_read_and_write_is_lost(engine: Engine) 
     with Session(engine) as newer:
         seen = newer.scalar(select(Account.balance).where(Account.id == FIRST))
         newer.commit()
-        write(engine, 5, Account.id == FIRST, balance=Account.balance + 50)
+        write(engine, Account.id == FIRST, 5, balance=Account.balance + 50)
         fenced_update(newer, Account, Account.id == FIRST, 6, {"balance": seen + 1})
         newer.commit()
 
@@ -162,7 +138,7 @@ def test_with_a_claim_the_write_between_read_and_write_is_refused(engine: Engine
         seen = newer.scalar(select(Account.balance).where(Account.id == FIRST))
         newer.commit()
         with pytest.raises(StaleFencingToken):
-            write(engine, 5, Account.id == FIRST, balance=Account.balance + 50)
+            write(engine, Account.id == FIRST, 5, balance=Account.balance + 50)
         fenced_update(newer, Account, Account.id == FIRST, 6, {"balance": seen + 1})
         newer.commit()
 

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select
+from sqlalchemy import Connection, Engine, create_engine, event, insert
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from celery_redlock.errors import ConfigurationError, FencedResourceMissing, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import fenced_update, fenced_update_async, multi_row
-from tests.fencing.sql.models import Account, Base
+from tests.fencing.sql.models import Account
+from tests.fencing.sql.rows import balances
 
 pytestmark = pytest.mark.system
 
 EVERY = Account.id <= 3
-
-
-@pytest.fixture
-def plain(postgres: str) -> Iterator[Engine]:
-    """An engine on a database with two accounts."""
-    engine = create_engine(postgres)
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add_all([Account(id=1), Account(id=2)])
-    yield engine
-    Base.metadata.drop_all(engine)
-    engine.dispose()
 
 
 @pytest.fixture
@@ -62,34 +51,23 @@ def insert_as_holder_6(other: Connection) -> None:
     other.execute(insert(Account).values(id=3, balance=6, fencing_token=6))
 
 
-def balances(engine: Engine) -> list[int]:
-    with Session(engine) as session:
-        return list(session.scalars(select(Account.balance).order_by(Account.id)))
-
-
-def test_without_transactions_a_refused_call_has_written_no_row(plain: Engine) -> None:
+@pytest.mark.parametrize("open_one", [Engine.connect, Session], ids=["connection", "session"])
+def test_without_transactions_a_refused_call_has_written_no_row(
+    plain: Engine, open_one: Callable[[Engine], Any]
+) -> None:
     before_the_update(plain, write_as_holder_6)
 
-    with without_transactions(plain).connect() as connection, pytest.raises(StaleFencingToken):
-        fenced_update(connection, Account, EVERY, 5, {"balance": 5})
-
-    assert balances(plain) == [0, 6]
-
-
-def test_without_transactions_a_session_s_refused_call_has_written_no_row(plain: Engine) -> None:
-    before_the_update(plain, write_as_holder_6)
-
-    with Session(without_transactions(plain)) as session, pytest.raises(StaleFencingToken):
-        fenced_update(session, Account, EVERY, 5, {"balance": 5})
+    with open_one(without_transactions(plain)) as opened, pytest.raises(StaleFencingToken):
+        fenced_update(opened, Account, EVERY, 5, {"balance": 5})
 
     assert balances(plain) == [0, 6]
 
 
 def test_without_transactions_an_async_call_that_is_refused_has_written_no_row(
-    plain: Engine, postgres: str
+    plain: Engine, postgres_url: str
 ) -> None:
     async def work() -> None:
-        engine = create_async_engine(postgres, isolation_level="AUTOCOMMIT")
+        engine = create_async_engine(postgres_url, isolation_level="AUTOCOMMIT")
         before_the_update(engine.sync_engine, write_as_holder_6)
         async with engine.connect() as connection:
             with pytest.raises(StaleFencingToken):
@@ -149,9 +127,12 @@ def test_locking_first_finds_no_row_missing_where_there_is_none(plain: Engine) -
 
 @pytest.mark.usefixtures("locking_first")
 def test_locking_first_is_refused_where_no_transaction_would_keep_the_locks(
-    plain: Engine, postgres: str
+    plain: Engine, postgres_url: str
 ) -> None:
-    engines = [without_transactions(plain), create_engine(postgres, isolation_level="AUTOCOMMIT")]
+    engines = [
+        without_transactions(plain),
+        create_engine(postgres_url, isolation_level="AUTOCOMMIT"),
+    ]
     for engine in engines:
         with Session(engine) as session, pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
             fenced_update(session, Account, EVERY, 5, {"balance": 5})

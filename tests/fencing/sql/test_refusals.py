@@ -12,8 +12,7 @@ from sqlalchemy import CursorResult, Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from celery_redlock import Lease, Redlock
-from celery_redlock.core import set_current_lease
+from celery_redlock import Lease
 from celery_redlock.errors import (
     ConfigurationError,
     FencedResourceMissing,
@@ -34,7 +33,6 @@ from tests.fencing.sql.models import (
     Narrow,
     Pilot,
     Unfenced,
-    plain_table,
 )
 
 NO_TOKENS = [0, -1, 1.0, "1", True, False, b"1", 2**53, 2**63, [1]]
@@ -49,14 +47,6 @@ def session() -> Iterator[Session]:
         session.flush()
         yield session
     engine.dispose()
-
-
-@pytest.fixture
-def lease() -> Iterator[Lease]:
-    with Redlock(["memory://refusals"]) as redlock, redlock.lock("key") as lease:
-        set_current_lease(lease)
-        yield lease
-        set_current_lease(None)
 
 
 def foreign_engine(name: str) -> Engine:
@@ -241,14 +231,3 @@ def test_an_object_that_was_only_added_is_missing_and_the_message_says_flush(
 
     with pytest.raises(FencedResourceMissing, match="flush"):
         fenced_update(session, Account, Account.id == 2, 5, {})
-
-
-def test_null_in_a_column_that_has_none_by_the_model_is_explained() -> None:
-    engine = create_engine("sqlite://")
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE plain_rows (id INTEGER, size, fencing_token)")
-        connection.exec_driver_sql("INSERT INTO plain_rows (id) VALUES (1)")
-
-        with pytest.raises(ConfigurationError, match="NULL"):
-            fenced_update(connection, plain_table, plain_table.c.id == 1, 5, {"size": 1})
-    engine.dispose()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from celery_redlock.errors import ConfigurationError, StaleFencingToken
@@ -18,7 +17,9 @@ from celery_redlock.fencing.sqlalchemy import (
     fenced_update,
     fenced_upsert,
 )
+from tests.fencing.sql.conftest import RunAsync
 from tests.fencing.sql.models import Account, Entry, Folder, Pilot, Seat, VersionedValue
+from tests.fencing.sql.rows import add, stored, write
 
 Guard = Callable[[Session, int], object]
 
@@ -65,19 +66,11 @@ READS: list[Callable[[Session], Any]] = [
 
 @pytest.fixture(autouse=True)
 def accounts(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add_all([Account(id=1, balance=100), Account(id=2, balance=100)])
+    add(engine, Account(id=1, balance=100), Account(id=2, balance=100))
 
 
-def stored(engine: Engine, number: int = 1) -> tuple[int, int]:
-    with Session(engine) as session:
-        account = session.get(Account, number)
-        return account.balance, account.fencing_token
-
-
-def write_as_holder_5(engine: Engine, **values: Any) -> None:
-    with engine.begin() as other:
-        fenced_update(other, Account, Account.id == 1, 5, {"balance": 150, **values})
+def write_as_holder_5(engine: Engine) -> None:
+    write(engine, Account.id == 1, 5, balance=150)
 
 
 @pytest.fixture
@@ -123,8 +116,7 @@ def test_objects_whose_rows_did_not_match_stay_as_they_are(
 
 
 def test_what_belongs_to_a_claimed_object_is_read_again_with_it(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(Folder(id=1, entries=[Entry(id=1, size=1)]))
+    add(engine, Folder(id=1, entries=[Entry(id=1, size=1)]))
     with Session(engine, expire_on_commit=False) as session:
         folder = session.get(Folder, 1)
         (entry,) = folder.entries
@@ -140,8 +132,7 @@ def test_what_belongs_to_a_claimed_object_is_read_again_with_it(engine: Engine) 
 
 
 def test_an_object_in_two_tables_is_read_again_when_one_of_them_is_claimed(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(Pilot(id=1, hours=1))
+    add(engine, Pilot(id=1, hours=1))
     with Session(engine, expire_on_commit=False) as session:
         pilot = session.get(Pilot, 1)
         session.commit()
@@ -155,8 +146,7 @@ def test_an_object_in_two_tables_is_read_again_when_one_of_them_is_claimed(engin
 
 
 def test_objects_with_a_composite_key_are_told_apart(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add_all([Seat(row=1, number=n, guest="A") for n in (1, 2)])
+    add(engine, *[Seat(row=1, number=n, guest="A") for n in (1, 2)])
     with Session(engine, expire_on_commit=False) as session:
         seats = session.scalars(select(Seat).order_by(Seat.number)).all()
         session.commit()
@@ -170,8 +160,7 @@ def test_objects_with_a_composite_key_are_told_apart(engine: Engine) -> None:
 
 
 def test_thousands_of_loaded_objects_are_read_again(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add_all([Account(id=n, balance=1) for n in range(10, 2210)])
+    add(engine, *[Account(id=n, balance=1) for n in range(10, 2210)])
     with Session(engine, expire_on_commit=False) as session:
         loaded = session.scalars(select(Account).where(Account.id >= 10)).all()
         session.commit()
@@ -206,8 +195,7 @@ def test_a_deletion_that_is_pending_is_refused_by_name(session: Session) -> None
 def test_a_change_to_what_is_read_again_with_a_claimed_object_is_refused_by_name(
     engine: Engine,
 ) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(Folder(id=1, entries=[Entry(id=1, size=1)]))
+    add(engine, Folder(id=1, entries=[Entry(id=1, size=1)]))
     with Session(engine) as session:
         folder = session.get(Folder, 1)
         folder.entries[0].size = 2
@@ -219,8 +207,7 @@ def test_a_change_to_what_is_read_again_with_a_claimed_object_is_refused_by_name
 def test_what_was_added_to_a_collection_before_the_claim_is_refused_and_not_dropped(
     engine: Engine,
 ) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(Folder(id=1))
+    add(engine, Folder(id=1))
     with Session(engine) as session:
         folder = session.get(Folder, 1)
         folder.entries.append(Entry(id=1, size=2))
@@ -251,8 +238,7 @@ def test_changes_to_other_rows_are_neither_refused_nor_lost(
 
 
 def test_a_version_that_was_loaded_before_the_claim_is_no_hindrance(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(VersionedValue(id=1))
+    add(engine, VersionedValue(id=1))
     with Session(engine, expire_on_commit=False) as session:
         row = session.get(VersionedValue, 1)
         session.commit()
@@ -267,33 +253,28 @@ def test_a_version_that_was_loaded_before_the_claim_is_no_hindrance(engine: Engi
 
 
 def test_an_async_session_s_objects_are_read_again_and_need_no_further_query(
-    url: str, engine: Engine
+    run_async: RunAsync, engine: Engine
 ) -> None:
-    async def work() -> None:
-        asynchronous = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
-        async with AsyncSession(asynchronous, expire_on_commit=False) as session:
-            account = await session.get(Account, 1)
-            await session.commit()
-            write_as_holder_5(engine)
+    async def work(session: AsyncSession) -> None:
+        account = await session.get(Account, 1)
+        await session.commit()
+        write_as_holder_5(engine)
 
-            await fenced_claim_async(session, Account, Account.id == 1, 6)
-            assert (account.balance, account.fencing_token) == (150, 6)
-            account.balance += 10
-            await session.commit()
-        await asynchronous.dispose()
+        await fenced_claim_async(session, Account, Account.id == 1, 6)
+        assert (account.balance, account.fencing_token) == (150, 6)
+        account.balance += 10
 
-    asyncio.run(work())
+    run_async(work)
 
     assert stored(engine) == (160, 6)
 
 
-def test_an_async_session_s_changes_from_before_the_claim_are_refused_by_name(url: str) -> None:
-    async def work() -> None:
-        asynchronous = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
-        async with AsyncSession(asynchronous) as session:
-            (await session.get(Account, 1)).balance += 10
-            with pytest.raises(ConfigurationError, match=r"Account\.balance"):
-                await fenced_claim_async(session, Account, Account.id == 1, 6)
-        await asynchronous.dispose()
+def test_an_async_session_s_changes_from_before_the_claim_are_refused_by_name(
+    run_async: RunAsync,
+) -> None:
+    async def work(session: AsyncSession) -> None:
+        (await session.get(Account, 1)).balance += 10
+        await fenced_claim_async(session, Account, Account.id == 1, 6)
 
-    asyncio.run(work())
+    with pytest.raises(ConfigurationError, match=r"Account\.balance"):
+        run_async(work)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from celery_redlock.errors import ConfigurationError, StaleFencingToken
 from celery_redlock.fencing.sqlalchemy import fenced_upsert
 from tests.fencing.sql.models import Account, Manager, Renamed, plain_table
+from tests.fencing.sql.rows import add, balances
 
 
 def test_a_row_that_is_not_there_is_inserted_with_its_token(engine: Engine) -> None:
@@ -21,8 +24,7 @@ def test_a_row_that_is_not_there_is_inserted_with_its_token(engine: Engine) -> N
 
 
 def test_a_row_that_is_there_is_written_where_values_are_given(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(Account(id=1, owner="me", fencing_token=4))
+    add(engine, Account(id=1, owner="me", fencing_token=4))
     with Session(engine) as session, session.begin():
         fenced_upsert(session, Account, 5, {Account.id: 1, "balance": 3})
 
@@ -32,24 +34,17 @@ def test_a_row_that_is_there_is_written_where_values_are_given(engine: Engine) -
 
 
 def test_a_row_that_has_seen_a_newer_token_is_left_alone(engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        session.add(Account(id=1, balance=1, fencing_token=6))
+    add(engine, Account(id=1, balance=1, fencing_token=6))
     with Session(engine) as session:
         with pytest.raises(StaleFencingToken) as refused:
             fenced_upsert(session, Account, 5, {"id": 1, "balance": 3})
         session.commit()
 
     assert (refused.value.resource, refused.value.seen) == ("accounts where id = 1", 6)
-    with Session(engine) as session:
-        assert session.get(Account, 1).balance == 1
+    assert balances(engine) == [1]
 
 
-def test_it_is_a_single_statement(engine: Engine) -> None:
-    statements: list[str] = []
-    event.listen(
-        engine, "before_cursor_execute", lambda *args: statements.append(args[2].split()[0])
-    )
-
+def test_it_is_a_single_statement(engine: Engine, statements: list[str]) -> None:
     with Session(engine) as session, session.begin():
         fenced_upsert(session, Account, 5, {"id": 1})
         fenced_upsert(session, Account, 5, {"id": 1})
@@ -86,16 +81,17 @@ def test_a_core_table_is_written_on_a_connection(engine: Engine) -> None:
         assert connection.scalar(select(plain_table.c.size)) == 3
 
 
-def test_a_key_that_is_not_given_is_named(engine: Engine) -> None:
-    with Session(engine) as session, pytest.raises(ConfigurationError, match="key 'id'"):
-        fenced_upsert(session, Account, 5, {"balance": 1})
-
-
-def test_a_column_that_is_not_there_is_named(engine: Engine) -> None:
-    with Session(engine) as session, pytest.raises(ConfigurationError, match="'colour'"):
-        fenced_upsert(session, Account, 5, {"id": 1, "colour": 1})
-
-
-def test_a_class_that_shares_its_table_with_others_is_refused(engine: Engine) -> None:
-    with Session(engine) as session, pytest.raises(ConfigurationError, match="several classes"):
-        fenced_upsert(session, Manager, 5, {"id": 1})
+@pytest.mark.parametrize(
+    ("target", "values", "told"),
+    [
+        (Account, {"balance": 1}, "key 'id'"),
+        (Account, {"id": 1, "colour": 1}, "'colour'"),
+        (Manager, {"id": 1}, "several classes"),
+    ],
+    ids=["without its key", "no such column", "a class that shares its table with others"],
+)
+def test_values_that_cannot_be_upserted_are_refused(
+    engine: Engine, target: Any, values: dict[str, int], told: str
+) -> None:
+    with Session(engine) as session, pytest.raises(ConfigurationError, match=told):
+        fenced_upsert(session, target, 5, values)
