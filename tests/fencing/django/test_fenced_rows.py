@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from django.db.models import F
 from django.template import Context, Engine, Template
 from django.test.utils import CaptureQueriesContext
 
-from celery_redlock import Lease, Redlock
-from celery_redlock.core import set_current_lease
+from celery_redlock import Lease
 from celery_redlock.errors import (
     ConfigurationError,
     FencedResourceMissing,
@@ -39,14 +37,6 @@ NO_TOKENS = [0, -1, 1.0, "1", True, False, b"1", 2**53, 2**63, [1]]
 @pytest.fixture
 def account(database: str) -> Account:
     return Account.objects.create(balance=100, fencing_token=10)
-
-
-@pytest.fixture
-def lease() -> Iterator[Lease]:
-    with Redlock(["memory://django"]) as redlock, redlock.lock("key") as lease:
-        set_current_lease(lease)
-        yield lease
-        set_current_lease(None)
 
 
 def of(account: Account) -> Any:

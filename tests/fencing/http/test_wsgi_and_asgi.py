@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.util import setup_testing_defaults
 from wsgiref.validate import validator
 
 import pytest
@@ -68,17 +70,8 @@ def wsgi_service(store: Any, **options: Any) -> Service:
             "SCRIPT_NAME": "",
             "PATH_INFO": path,
             "QUERY_STRING": "",
-            "SERVER_NAME": "test",
-            "SERVER_PORT": "80",
-            "SERVER_PROTOCOL": "HTTP/1.1",
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": _Nothing(),
-            "wsgi.errors": _Nothing(),
-            "wsgi.multithread": False,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
         }
+        setup_testing_defaults(environ)
         if tokens:
             environ["HTTP_REDLOCK_FENCING_TOKEN"] = ",".join(map(str, tokens))
         told: list[str] = []
@@ -87,37 +80,10 @@ def wsgi_service(store: Any, **options: Any) -> Service:
             told.append(status)
             return lambda _: None
 
-        body = door(environ, start_response)
-        try:
+        with contextlib.closing(door(environ, start_response)) as body:
             return Answer(int(told[0].split()[0]) if told else 0, b"".join(body))
-        finally:
-            body.close()
 
     return send
-
-
-class _Nothing:
-    """A stream without content, in and out."""
-
-    def read(self, *_: int) -> bytes:
-        return b""
-
-    readline = read
-
-    def readlines(self, *_: int) -> list[bytes]:
-        return []
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(())
-
-    def write(self, *_: str) -> None:
-        pass
-
-    def writelines(self, *_: Any) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
 
 
 def asgi_service(store: Any, **options: Any) -> Service:
@@ -160,6 +126,12 @@ Make = Callable[..., Service]
 @pytest.fixture(params=SERVICES)
 def make(request: pytest.FixtureRequest) -> Make:
     return SERVICES[request.param]
+
+
+@pytest.fixture
+def fence(redlock_cluster_factory: ClusterFactory) -> Iterator[RedisFence]:
+    with redis.Redis.from_url(redlock_cluster_factory(1).urls[0]) as client:
+        yield RedisFence(client)
 
 
 @pytest.fixture
@@ -246,13 +218,8 @@ def test_a_resource_can_be_named_for_several_paths(make: Make) -> None:
     assert service("/b", 5).status == 412
 
 
-def test_a_name_that_the_guard_refuses_is_a_bad_request(
-    make: Make, redlock_cluster_factory: ClusterFactory
-) -> None:
-    url = redlock_cluster_factory(1).urls[0]
-    with redis.Redis.from_url(url) as client:
-        service = make(RedisFence(client), resource=lambda _: "redlock-meta:seen:{a}")
-        answer = service("/a", 5)
+def test_a_name_that_the_guard_refuses_is_a_bad_request(make: Make, fence: RedisFence) -> None:
+    answer = make(fence, resource=lambda _: "redlock-meta:seen:{a}")("/a", 5)
 
     assert (answer.status, answer.error) == (400, "invalid_resource")
 
@@ -268,12 +235,11 @@ def test_a_path_that_is_no_text_is_a_bad_request_and_not_another_s_name() -> Non
     assert wsgi_service(store)("/\\xff", 5).status == 200
 
 
-def test_a_path_with_braces_is_guarded(make: Make, redlock_cluster_factory: ClusterFactory) -> None:
-    with redis.Redis.from_url(redlock_cluster_factory(1).urls[0]) as client:
-        service = make(RedisFence(client))
-        assert service("/a}", 7).status == 200
-        assert service("/a}", 5).status == 412
-        assert service("/a", 5).status == 200
+def test_a_path_with_braces_is_guarded(make: Make, fence: RedisFence) -> None:
+    service = make(fence)
+    assert service("/a}", 7).status == 200
+    assert service("/a}", 5).status == 412
+    assert service("/a", 5).status == 200
 
 
 def test_what_is_no_resource_needs_no_token(make: Make) -> None:
@@ -289,10 +255,9 @@ def test_a_guard_that_fails_lets_nobody_in(make: Make) -> None:
         make(Failing())("/a", 5)
 
 
-def test_a_door_with_a_guard_in_redis(make: Make, redlock_cluster_factory: ClusterFactory) -> None:
-    with redis.Redis.from_url(redlock_cluster_factory(1).urls[0]) as client:
-        service = make(RedisFence(client))
-        assert [service("/a", token).status for token in (5, 7, 6)] == [200, 200, 412]
+def test_a_door_with_a_guard_in_redis(make: Make, fence: RedisFence) -> None:
+    service = make(fence)
+    assert [service("/a", token).status for token in (5, 7, 6)] == [200, 200, 412]
 
 
 def test_a_door_with_a_guard_in_files(make: Make, tmp_path: Any) -> None:

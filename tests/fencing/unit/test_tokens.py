@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from celery_redlock import Redlock
-from celery_redlock.core import Lease, set_current_lease
+from celery_redlock import Lease
 from celery_redlock.errors import InvalidFencingToken
 from celery_redlock.fencing import checked_token, token_or_current
 from celery_redlock.fencing.tokens import stale
@@ -42,14 +40,6 @@ def test_what_is_no_token_is_refused(token: Any) -> None:
 @pytest.mark.parametrize("token", [1, 2**53 - 1])
 def test_the_smallest_and_the_largest_token_pass(token: int) -> None:
     assert checked_token(token) == token
-
-
-@pytest.fixture
-def lease(redlock_memory_nodes: list[str]) -> Iterator[Lease]:
-    with Redlock(redlock_memory_nodes) as redlock, redlock.lock("a") as lease:
-        set_current_lease(lease)
-        yield lease
-        set_current_lease(None)
 
 
 def test_the_token_is_the_current_lease_s(lease: Lease) -> None:
