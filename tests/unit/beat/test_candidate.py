@@ -34,8 +34,7 @@ def test_between_two_attempts_the_nodes_are_left_alone(world: World, redlock: Re
     redlock.acquire("schedule", ttl=12.0)
     one = candidate(redlock)
     assert one.attempt() is None
-    for node in world.nodes:
-        node.pause()
+    world.pause_nodes()
     before = world.now
     assert one.attempt() is None
     assert world.now == before

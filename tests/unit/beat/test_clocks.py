@@ -185,18 +185,17 @@ def test_a_schedule_that_counts_from_its_last_run_goes_on_counting_after_a_failo
     assert world.recorded()["own"].count == 3
 
 
-def test_a_crontab_tick_of_the_gap_is_sent_once(make_world: MakeWorld) -> None:
-    world = make_world(schedule={"e": {"task": "job", "schedule": crontab(minute="*/5")}})
-    a = world.beat("a")
-    world.run(295)
-    world.crash(a)
-    world.beat("b")
-    assert told(world.run(60)) == [("b", "12:05:00")]
-
-
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
-def test_the_apps_time_zone_changes_nothing(make_world: MakeWorld, zone: str) -> None:
-    world = make_world(conf={"timezone": zone})
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"timezone": "UTC"},
+        {"timezone": "Asia/Kolkata"},
+        {"timezone": "America/New_York"},
+        {"enable_utc": False},
+    ],
+)
+def test_the_apps_time_zone_changes_nothing(make_world: MakeWorld, conf: dict[str, Any]) -> None:
+    world = make_world(conf=conf)
     a = world.beat("a")
     world.run(10)
     world.stop(a)
@@ -204,16 +203,6 @@ def test_the_apps_time_zone_changes_nothing(make_world: MakeWorld, zone: str) ->
     world.run(10)
     begun = int(START.timestamp()) + 1
     assert due_times(world.sent) == list(range(begun, begun + 20))
-
-
-def test_local_time_without_utc_changes_nothing(make_world: MakeWorld) -> None:
-    world = make_world(conf={"enable_utc": False})
-    a = world.beat("a")
-    world.run(10)
-    world.stop(a)
-    world.beat("b")
-    world.run(10)
-    assert len(set(due_times(world.sent))) == len(world.sent) == 20
 
 
 def test_an_entry_whose_name_the_nodes_cannot_take_is_sent_all_the_same(

@@ -10,8 +10,7 @@ from celery.beat import Scheduler
 
 from celery_redlock.beat import candidate, leader_scheduler, leadership, scheduler
 from celery_redlock.beat.schedule_state import ScheduleState
-from celery_redlock.core import Register, lease
-from celery_redlock.core.attempt import attempt_once
+from celery_redlock.core import Register, client, lease
 from celery_redlock.signals import beat_leader_started, beat_leader_stopped
 from tests.unit.beat.test_failover import due_times
 from tests.unit.beat.world import Beat, World
@@ -57,7 +56,9 @@ PLACES = [
     (leader_scheduler.LeaderScheduler, "tick"),
     (leadership.Leadership, "_start"),
     (scheduler.RedlockScheduler, "_build"),
+    (scheduler.RedlockScheduler, "_close_if_requested"),
     (candidate.Candidate, "accept"),
+    (client, "attempt_once"),
 ]
 
 
@@ -76,19 +77,6 @@ def test_a_signal_in_a_pass_hands_over(
     assert world.run(3)
     # What may have been sent is sent again, as what it was.
     assert len({message.id for message in world.sent}) == len(set(due_times(world.sent)))
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_signal_in_the_attempt_leaves_no_lock_behind(
-    world: World, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
-    a = world.beat("a")
-    made = with_signal(attempt_once, a, after=after)
-    monkeypatch.setattr("celery_redlock.core.client.attempt_once", made)
-    with pytest.raises(SystemExit):
-        world.run(5)
-    end_of_service(world, a)
-    assert not is_held(world)
 
 
 @pytest.mark.parametrize("name", ["_write_state", "_close_schedule", "_release", "_announce_stop"])
@@ -114,18 +102,6 @@ def test_a_release_that_a_signal_cuts_short_is_said_all_the_same(
     world.run(5)
     with pytest.raises(SystemExit):
         world.stop(a)
-    assert not is_held(world)
-
-
-def test_a_signal_as_a_pass_ends_hands_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    a = world.beat("a")
-    ends = scheduler.RedlockScheduler._close_if_requested
-    monkeypatch.setattr(
-        scheduler.RedlockScheduler, "_close_if_requested", with_signal(ends, a, after=False)
-    )
-    with pytest.raises(SystemExit):
-        world.run(5)
-    end_of_service(world, a)
     assert not is_held(world)
 
 
@@ -165,13 +141,6 @@ def test_a_beat_ends_though_the_handlers_exception_goes_astray(
     with pytest.raises(SystemExit):
         getattr(a.scheduler, where)()
     end_of_service(world, a)
-    assert not is_held(world)
-
-
-def test_a_beat_that_was_closed_while_it_waits_has_handed_over(world: World) -> None:
-    a = world.beat("a")
-    world.run(3)
-    world.stop(a)
     assert not is_held(world)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
+from celery.schedules import crontab
 
 from celery_redlock.core import Register
 from celery_redlock.tasks.config.client import client_for
@@ -98,8 +100,7 @@ def test_the_next_leader_knows_of_a_tick_that_was_sent_right_before_the_stop(wor
 def test_a_tick_that_was_sent_and_not_recorded_is_sent_again_as_the_same_task(world: World) -> None:
     a = world.beat("a")
     world.run(5)
-    for node in world.nodes[:3]:
-        node.pause()
+    world.pause_nodes(3)
     world.run(1)  # sent, and recorded by no quorum
     world.crash(a)
     for node in world.nodes[:3]:
@@ -134,16 +135,20 @@ def test_messages_carry_the_schedule_and_the_leaders_token(world: World) -> None
     assert len(set(tokens)) == 2
 
 
+@pytest.mark.parametrize(
+    ("found", "before", "due"),
+    [(3600.0, 3595, "13:00:00"), (crontab(minute="*/5"), 295, "12:05:00")],
+    ids=["interval", "crontab"],
+)
 def test_an_entry_that_has_never_run_does_not_lose_its_first_tick_to_a_failover(
-    make_world: MakeWorld,
+    make_world: MakeWorld, found: Any, before: int, due: str
 ) -> None:
-    world = make_world(schedule={"hourly": {"task": "job", "schedule": 3600.0}})
+    world = make_world(schedule={"job": {"task": "job", "schedule": found}})
     a = world.beat("a")
-    world.run(3595)
+    world.run(before)
     world.crash(a)
     world.beat("b")
-    sent = world.run(60)
-    assert told(sent) == [("b", "13:00:00")]
+    assert told(world.run(60)) == [("b", due)]
 
 
 def test_with_all_lock_nodes_down_nobody_crashes_or_hurries(
@@ -151,15 +156,13 @@ def test_with_all_lock_nodes_down_nobody_crashes_or_hurries(
 ) -> None:
     a, b = world.beat("a"), world.beat("b")
     world.run(10)
-    for node in world.nodes:
-        node.pause()
+    world.pause_nodes()
     a.passes = b.passes = 0
     sent = world.run(40)
     assert all(message.at < sent[0].at + 8.0 for message in sent)
     assert a.passes < 200
     assert b.passes < 60
-    for node in world.nodes:
-        node.resume()
+    world.resume_nodes()
     assert world.run(20)[-1].at > world.now - 1.1
     assert len(set(due_times(world.sent))) == len(world.sent)
     for line in ("No beat can lead schedule", "A quorum of lock nodes answers again"):
@@ -171,8 +174,7 @@ def test_with_all_lock_nodes_down_nobody_crashes_or_hurries(
 def test_a_pass_ends_within_the_retry_period_and_asks_for_the_next_within_it(world: World) -> None:
     a, b = world.beat("a"), world.beat("b")
     world.run(10)
-    for node in world.nodes:
-        node.pause()
+    world.pause_nodes()
     world.run(40)
     for beat in (a, b):
         assert beat.longest_pass <= 2.0
@@ -185,14 +187,12 @@ def test_a_leader_sends_nothing_once_it_was_not_extended_within_the_deadline(
     a = world.beat("a")
     world.run(4.1)  # renewed a moment ago
     silent_since = world.now
-    for node in world.nodes:
-        node.pause()
+    world.pause_nodes()
     sent = world.run(11)
     assert a.leads
     assert sent[-1].at <= silent_since + 8.0
     assert "the leader sends nothing until it is" in caplog.text
-    for node in world.nodes:
-        node.resume()
+    world.resume_nodes()
     world.run(5)
     assert "is extended again" in caplog.text
 

@@ -10,9 +10,7 @@ from celery_redlock.tasks.config.client import client_for
 from tests.unit.beat.world import MakeWorld, World
 
 
-def test_a_pass_that_does_not_end_costs_the_lead(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_does_not_end_costs_the_lead(world: World) -> None:
     a, b = world.beat("a"), world.beat("b")
     world.run(10)
     # It hangs in a pass: its watchdog goes on, its passes do not.

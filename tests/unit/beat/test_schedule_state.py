@@ -25,21 +25,27 @@ def records(redlock: Redlock, token: int) -> ScheduleState:
     return ScheduleState(register, token, pause=2.0, now=now, wall=now)
 
 
+@pytest.fixture
+def first(redlock: Redlock) -> ScheduleState:
+    """The state of the first leader, which has claimed the schedule."""
+    first = records(redlock, 10)
+    assert first.claim(LEADER) is None
+    return first
+
+
 def written(redlock: Redlock) -> dict[str, EntryState]:
     found = Register(client_of(redlock), "schedule").read()
     found.pop(LEADER_FIELD, None)
     return {name: EntryState.read(one) for name, one in found.items()}  # type: ignore[misc]
 
 
-def test_the_first_leader_finds_nothing(redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    assert first.claim(LEADER) is None
+def test_the_first_leader_finds_nothing(first: ScheduleState) -> None:
     assert len(first) == 0
 
 
-def test_the_next_leader_finds_what_was_written_and_by_whom(redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_the_next_leader_finds_what_was_written_and_by_whom(
+    redlock: Redlock, first: ScheduleState
+) -> None:
     first.record_sent("job", 100.0)
     first.write()
     second = records(redlock, 11)
@@ -49,23 +55,22 @@ def test_the_next_leader_finds_what_was_written_and_by_whom(redlock: Redlock) ->
     assert (state.due, state.count) == (100.0, 1)
 
 
-def test_what_is_not_written_yet_is_known_here_all_the_same(redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_what_is_not_written_yet_is_known_here_all_the_same(
+    redlock: Redlock, first: ScheduleState
+) -> None:
     first.record_sent("job", 100.0)
     assert first.entry_state("job").due == 100.0  # type: ignore[union-attr]
     assert written(redlock) == {}
 
 
-def test_what_no_quorum_took_is_written_later(world: World, redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
-    for node in world.nodes:
-        node.pause()
+def test_what_no_quorum_took_is_written_later(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
+    world.pause_nodes()
     first.record_sent("job", 100.0)
     first.write()
+    world.resume_nodes()
     for node in world.nodes:
-        node.resume()
         node.flush()
     world.time.sleep(3)
     first.write()
@@ -73,12 +78,9 @@ def test_what_no_quorum_took_is_written_later(world: World, redlock: Redlock) ->
 
 
 def test_nodes_that_do_not_answer_are_not_waited_for_at_each_tick(
-    world: World, redlock: Redlock
+    world: World, first: ScheduleState
 ) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
-    for node in world.nodes:
-        node.pause()
+    world.pause_nodes()
     first.record_sent("job", 100.0)
     first.write()
     before = world.now
@@ -89,27 +91,21 @@ def test_nodes_that_do_not_answer_are_not_waited_for_at_each_tick(
 
 
 def test_that_they_do_not_answer_is_said_once_and_so_is_that_they_do(
-    world: World, redlock: Redlock, caplog: pytest.LogCaptureFixture
+    world: World, first: ScheduleState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
-    for node in world.nodes:
-        node.pause()
+    world.pause_nodes()
     for due in (100.0, 101.0, 102.0):
         first.record_sent("job", due)
         first.write(at_once=True)
     assert caplog.text.count("cannot be recorded") == 1
-    for node in world.nodes:
-        node.resume()
+    world.resume_nodes()
     first.record_sent("job", 103.0)
     first.write(at_once=True)
     assert caplog.text.count("are recorded again") == 1
 
 
-def test_an_older_leader_is_refused(redlock: Redlock) -> None:
-    first, second = records(redlock, 10), records(redlock, 11)
-    first.claim(LEADER)
-    second.claim(LEADER)
+def test_an_older_leader_is_refused(redlock: Redlock, first: ScheduleState) -> None:
+    records(redlock, 11).claim(LEADER)
     first.record_sent("job", 100.0)
     with pytest.raises(StaleFencingToken):
         first.write()
@@ -118,15 +114,14 @@ def test_an_older_leader_is_refused(redlock: Redlock) -> None:
 
 
 def test_without_a_quorum_nothing_is_known(world: World, redlock: Redlock) -> None:
-    for node in world.nodes[:3]:
-        node.pause()
+    world.pause_nodes(3)
     with pytest.raises(QuorumUnavailable):
         records(redlock, 10).claim(LEADER)
 
 
-def test_an_entry_that_begins_is_written_with_where_it_begins(redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_an_entry_that_begins_is_written_with_where_it_begins(
+    redlock: Redlock, first: ScheduleState
+) -> None:
     first.record_start("job", 100.0, 3)
     first.write()
     state = written(redlock)["job"]
@@ -134,18 +129,16 @@ def test_an_entry_that_begins_is_written_with_where_it_begins(redlock: Redlock) 
 
 
 @pytest.mark.parametrize("last_run", [-62_135_596_800.0, 253_402_300_799.0])
-def test_a_last_run_that_no_register_takes_does_no_harm(redlock: Redlock, last_run: float) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_a_last_run_that_no_register_takes_does_no_harm(
+    redlock: Redlock, first: ScheduleState, last_run: float
+) -> None:
     first.record_start("job", last_run, 0)
     first.write()
     assert written(redlock)["job"].count == 0
     assert not first.is_in_future
 
 
-def test_ticks_sent_more_than_a_day_ahead_are_noticed(world: World, redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_ticks_sent_more_than_a_day_ahead_are_noticed(world: World, first: ScheduleState) -> None:
     first.record_sent("job", world.now + 86_000)
     assert not first.is_in_future
     first.record_sent("job", world.now + 87_000)
@@ -155,9 +148,9 @@ def test_ticks_sent_more_than_a_day_ahead_are_noticed(world: World, redlock: Red
 DAY = 86_400.0
 
 
-def test_a_removed_entry_is_forgotten_after_a_hundred_days(world: World, redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_a_removed_entry_is_forgotten_after_a_hundred_days(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
     now = client_of(redlock).transport.now()
     first.record_start("gone", now, 1)
     first.record_start("yearly", now, 1)
@@ -169,9 +162,9 @@ def test_a_removed_entry_is_forgotten_after_a_hundred_days(world: World, redlock
     assert first.entry_state("gone") is None
 
 
-def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_an_entry_that_was_removed_lately_is_remembered(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
     first.record_start("gone", client_of(redlock).transport.now(), 1)
     first.write()
     world.time.sleep(99 * DAY)
@@ -180,9 +173,9 @@ def test_an_entry_that_was_removed_lately_is_remembered(world: World, redlock: R
     assert written(redlock).keys() == {"gone"}
 
 
-def test_an_old_entry_that_cannot_be_written_stops_no_write(world: World, redlock: Redlock) -> None:
-    first = records(redlock, 10)
-    first.claim(LEADER)
+def test_an_old_entry_that_cannot_be_written_stops_no_write(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
     first.record_start("\ud800", client_of(redlock).transport.now(), 1)
     world.time.sleep(101 * DAY)
     first.note_schedule(())

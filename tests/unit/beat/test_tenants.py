@@ -101,30 +101,20 @@ def test_each_send_returns_the_result_of_its_message(
     assert results == [message.id for message in world.sent]
 
 
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [(Crash, World.crash), (SystemExit, World.stop)],
+    ids=["crashes", "is stopped"],
+)
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_leader_that_crashes_between_two_tenants_loses_and_doubles_none(
-    world: World, number: int
+def test_a_leader_that_ends_between_two_tenants_leaves_the_others_to_the_next(
+    world: World, number: int, error: type[BaseException], end: Callable[[World, Beat], None]
 ) -> None:
     a = started(world)
-    fail_at(world, number, Crash)
-    with pytest.raises(Crash):
+    fail_at(world, number, error)
+    with pytest.raises(error):
         world.run(PERIOD)
-    world.crash(a)
-    world.publish_fails_with = lambda task: None
-    world.beat("b")
-    world.run(60)
-    assert_each_tenant_has_one_tick(world)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_leader_that_is_stopped_between_two_tenants_leaves_the_others_to_the_next(
-    world: World, number: int
-) -> None:
-    a = started(world)
-    fail_at(world, number, lambda: SystemExit())
-    with pytest.raises(SystemExit):
-        world.run(PERIOD)
-    world.stop(a)
+    end(world, a)
     world.publish_fails_with = lambda task: None
     world.beat("b")
     world.run(60)

@@ -136,6 +136,15 @@ class World:
     def now(self) -> float:
         return self.time.now()
 
+    def pause_nodes(self, count: int = 5) -> None:
+        """Let some lock nodes answer nothing until they are resumed."""
+        for node in self.nodes[:count]:
+            node.pause()
+
+    def resume_nodes(self) -> None:
+        for node in self.nodes:
+            node.resume()
+
     def app(self, beat: str = "") -> Celery:
         """An app as each process has its own."""
         app = Celery(self.name, broker="memory://", set_as_current=False)
