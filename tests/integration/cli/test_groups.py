@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from celery_redlock import QuorumUnavailable, Redlock
-from celery_redlock.cli import main
 from celery_redlock.testing import LocalSentinel
 from tests.support import forked
+from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
 
 
@@ -29,30 +30,22 @@ def groups(shared: LocalSentinel) -> LocalSentinel:
     return shared
 
 
-def run(groups: LocalSentinel, *words: str) -> int:
-    return main([*words, "--nodes", ",".join(groups.urls)])
+@pytest.fixture
+def run(shared: LocalSentinel, cli: CommandLine) -> CommandLine:
+    return partial(cli, "--nodes", ",".join(shared.urls))
 
 
-def test_init_arms_the_masters_of_new_groups(
-    shared: LocalSentinel, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_arms_the_masters_of_new_groups(shared: LocalSentinel, run: CommandLine) -> None:
     shared.reset()
-    assert run(shared, "init") == 0
-    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    rows = [line.split()[:2] for line in run("init").lines]
     assert rows == [[url, "armed"] for url in shared.urls]
 
 
-def test_doctor_has_a_row_for_each_group(
-    groups: LocalSentinel, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(groups, "doctor") == 0
-    rows = capsys.readouterr().out.splitlines()[1:4]
-    assert [row.split()[0] for row in rows] == groups.urls
+def test_doctor_has_a_row_for_each_group(groups: LocalSentinel, run: CommandLine) -> None:
+    assert [row.split()[0] for row in run("doctor").lines[1:4]] == groups.urls
 
 
-def test_a_lock_is_listed_shown_and_released(
-    groups: LocalSentinel, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lock_is_listed_shown_and_released(groups: LocalSentinel, run: CommandLine) -> None:
     with Redlock(groups.urls) as redlock:
         lease = redlock.acquire("report")
 
@@ -60,12 +53,11 @@ def test_a_lock_is_listed_shown_and_released(
             # A quorum suffices for the lock, and the process may reach the third master later: an
             # extension sets the key there too.
             lease.extend()
-            return run(groups, "list") == 0 and "3/3" in capsys.readouterr().out
+            return "3/3" in run("list").out
 
         wait_until(is_on_each_master)
-        assert run(groups, "show", "report") == 0
-        assert capsys.readouterr().out.count("locks-") == 3
-        assert run(groups, "release", "report", "--yes") == 0
+        assert run("show", "report").out.count("locks-") == 3
+        run("release", "report", "--yes")
         assert not lease.release()
 
 
@@ -102,9 +94,9 @@ def holder(redlock: Redlock, key: str) -> object:
     return None
 
 
-def test_a_key_is_paused_and_resumed(groups: LocalSentinel) -> None:
-    assert run(groups, "pause", "report", "--for", "10m") == 0
-    assert run(groups, "resume", "report") == 0
+def test_a_key_is_paused_and_resumed(groups: LocalSentinel, run: CommandLine) -> None:
+    run("pause", "report", "--for", "10m")
+    run("resume", "report")
 
 
 def test_watch_shows_groups_and_their_locks(groups: LocalSentinel) -> None:

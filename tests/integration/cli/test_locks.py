@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import tempfile
 
-import pytest
-
-from celery_redlock.cli import main
 from celery_redlock.testing import LocalCluster
 from tests.support import forked
+from tests.support.command_line import CommandLine
 
 
-def test_without_a_quorum_no_part_of_an_object_is_printed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_without_a_quorum_no_part_of_an_object_is_printed(cli: CommandLine) -> None:
     with LocalCluster(3) as cluster:
         cluster.kill(0)
         cluster.kill(1)
-        assert main(["list", "--json", "--nodes", ",".join(cluster.urls)]) == 1
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert len(output.err.splitlines()) == 1
+        printed = cli("list", "--json", "--nodes", ",".join(cluster.urls), status=1)
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
 
 
 def test_a_reader_that_has_seen_enough_ends_the_list_in_silence() -> None:

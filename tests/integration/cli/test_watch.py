@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from celery_redlock import Redlock
-from celery_redlock.cli import main
 from celery_redlock.testing import LocalCluster
 from tests.support import forked
+from tests.support.command_line import CommandLine
 from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -127,11 +127,8 @@ def test_ctrl_c_ends_it(screen: Watching) -> None:
     wait_until(screen.has_ended)
 
 
-def test_without_a_terminal_it_names_the_option_for_programs(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["watch", "--nodes", "memory://watch"]) == 2
-    assert "--json" in capsys.readouterr().err
+def test_without_a_terminal_it_names_the_option_for_programs(cli: CommandLine) -> None:
+    assert "--json" in cli("watch", "--nodes", "memory://watch", status=2).err
 
 
 def test_json_is_one_line_for_each_look(cluster: LocalCluster) -> None:

@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from celery_redlock.cli import main
 from tests.support import forked
+from tests.support.command_line import CommandLine
 from tests.support.forked import Program
 from tests.support.waiting import TIMEOUT
 
@@ -54,25 +54,24 @@ def test_beyond_loopback_the_address_has_a_token() -> None:
         assert re.search(r"http://[^/]+:\d+/\?token=[\w-]{32,} ", line)
 
 
-def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_named(cli: CommandLine) -> None:
     pytest.importorskip("uvicorn", reason="needs the extra `web`")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["web", "--nodes", "memory://a", "--port", str(port)]) == 2
+        printed = cli("web", "--nodes", "memory://a", "--port", str(port), status=2)
 
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = printed.err.splitlines()
     assert f"port {port}" in line
     assert "--port" in line
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_missing_package_is_one_line_with_the_remedy(
-    module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    module: str, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] in MODULES]:
-        monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if name.startswith("celery_redlock.web")]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in list(sys.modules):
+        if name.partition(".")[0] in MODULES or name.startswith("celery_redlock.web"):
+            monkeypatch.delitem(sys.modules, name)
 
     class Missing:
         def find_spec(self, name: str, *_: object) -> None:
@@ -81,7 +80,6 @@ def test_a_missing_package_is_one_line_with_the_remedy(
 
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
 
-    assert main(["web", "--nodes", "memory://a"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = cli("web", "--nodes", "memory://a", status=2).err.splitlines()
     assert f"needs the package {module}" in line
     assert 'pip install "celery-redlock[web]"' in line

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
 import types
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -16,7 +15,10 @@ from celery_redlock.beat.leader_record import HOST
 from celery_redlock.beat.status import schedule_status
 from celery_redlock.cli import main
 from celery_redlock.tasks.config.client import client_for
+from tests.support.command_line import CommandLine, cli
 from tests.unit.beat.world import World
+
+__all__ = ["cli"]
 
 
 @pytest.fixture
@@ -27,6 +29,12 @@ def module(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     found.app = world.app()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, name, found)
     return name
+
+
+@pytest.fixture
+def status(cli: CommandLine, module: str) -> CommandLine:
+    """Ask for the status of the world's schedule."""
+    return partial(cli, "beat", "-A", module)
 
 
 def test_a_leader_is_known_with_its_token(world: World) -> None:
@@ -61,14 +69,11 @@ def test_when_nobody_leads_the_last_leader_is_known(world: World) -> None:
     assert standing.last_leader.token == world.sent[-1].tick.token  # type: ignore[union-attr]
 
 
-def test_the_command_shows_leader_and_entries(
-    world: World, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_shows_leader_and_entries(world: World, status: CommandLine) -> None:
     world.schedule["never"] = {"task": "job", "schedule": 3600.0}
     world.beat("a")
     world.run(5)
-    assert main(["beat", "-A", module]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = status().lines
     assert lines[0] == f"schedule  beat:{world.name}"
     assert re.fullmatch(
         rf"leader    {HOST}, pid {os.getpid()}, since 2026-03-10 12:00:00 UTC, token \d+, "
@@ -81,38 +86,29 @@ def test_the_command_shows_leader_and_entries(
     assert never[:4] == ["never", "-", "-", "0"]
 
 
-def test_the_command_says_when_nobody_leads(
-    world: World, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["beat", "-A", module]) == 1
-    assert "none has led before: start one with celery -A ... beat -S redlock" in (
-        capsys.readouterr().out
-    )
-    world.stop(a := world.beat("a"))
-    world.beats.append(a)
+def test_the_command_says_when_nobody_has_led(status: CommandLine) -> None:
+    printed = status(status=1)
+    assert "none has led before: start one with celery -A ... beat -S redlock" in printed.out
+
+
+def test_the_command_says_who_led_last(world: World, status: CommandLine) -> None:
+    a = world.beat("a")
     world.run(2)
     world.stop(a)
-    assert main(["beat", "-A", module]) == 1
-    assert f"none now; the last was {HOST}, pid {os.getpid()}" in capsys.readouterr().out
+    assert f"none now; the last was {HOST}, pid {os.getpid()}" in status(status=1).out
 
 
-def test_without_entries_the_command_says_so(
-    world: World, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_entries_the_command_says_so(world: World, status: CommandLine) -> None:
     world.schedule.clear()
     world.beat("a")
     world.run(3)
-    assert main(["beat", "-A", module]) == 0
-    assert "none is recorded" in capsys.readouterr().out
+    assert "none is recorded" in status().out
 
 
-def test_the_command_prints_json(
-    world: World, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_json(world: World, status: CommandLine) -> None:
     a = world.beat("a")
     world.run(5)
-    assert main(["beat", "-A", module, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = status("--json").json
     assert printed["leader"]["pid"] == os.getpid()
     assert printed["entries"] == [
         {
@@ -124,8 +120,7 @@ def test_the_command_prints_json(
         }
     ]
     world.stop(a)
-    assert main(["beat", "-A", module, "--json"]) == 1
-    printed = json.loads(capsys.readouterr().out)
+    printed = status("--json", status=1).json
     assert printed["leader"] is printed["lease_remaining"] is None
 
 
@@ -147,38 +142,27 @@ def test_on_a_terminal_a_name_is_no_markup(
 
 
 def test_a_stranger_who_holds_the_lock_is_shown_with_the_mend(
-    world: World, module: str, capsys: pytest.CaptureFixture[str]
+    world: World, status: CommandLine
 ) -> None:
-    app: Any = sys.modules[module].app
-    lease = client_for(app).acquire_for_task([f"beat:{world.name}"], label="somebody")
-    assert main(["beat", "-A", module]) == 1
-    assert f"held by {lease.owner!r}. Give the schedule a name of its own" in (
-        capsys.readouterr().out
-    )
+    client = client_for(world.app())
+    lease = client.acquire_for_task([f"beat:{world.name}"], label="somebody")
+    told = f"held by {lease.owner!r}. Give the schedule a name of its own"
+    assert told in status(status=1).out
 
 
-def test_too_few_nodes_are_an_error(
-    world: World, module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_few_nodes_are_an_error(world: World, status: CommandLine) -> None:
     for node in world.nodes[:3]:
         node.kill()
-    assert main(["beat", "-A", module]) == 1
-    printed = capsys.readouterr()
+    printed = status(status=1)
     assert printed.out == ""
     assert printed.err.startswith("celery-redlock: The holder of")
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all", "os:path", "json"])
-def test_an_app_that_is_none_is_an_error_with_the_mend(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["beat", "-A", name]) == 2
-    assert f"-A {name} cannot be loaded" in capsys.readouterr().err
+def test_an_app_that_is_none_is_an_error_with_the_mend(name: str, cli: CommandLine) -> None:
+    assert f"-A {name} cannot be loaded" in cli("beat", "-A", name, status=2).err
 
 
-def test_a_setting_that_cannot_be_used_is_an_error(
-    module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_setting_that_cannot_be_used_is_an_error(module: str, status: CommandLine) -> None:
     sys.modules[module].app.conf.redlock_beat_ttl = "soon"
-    assert main(["beat", "-A", module]) == 2
-    assert "redlock_beat_ttl='soon'" in capsys.readouterr().err
+    assert "redlock_beat_ttl='soon'" in status(status=2).err

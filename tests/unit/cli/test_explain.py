@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from celery_redlock import Limit, Rate, RedlockTask
 from celery_redlock.cli import explain as command
-from celery_redlock.cli import main
 from celery_redlock.cli.commands import redlock
 from celery_redlock.tasks.config.task_options import ConflictPolicyName
+from tests.support.command_line import CommandLine
 
 MODULE = """
 from celery import Celery
@@ -97,19 +97,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
-    assert main(["explain", "-A", "app_of_explain", *words]) == status
-    return capsys.readouterr().out
-
-
-def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(printed(capsys, *words, "--json"))
-    return found
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["explain", "-A", "app_of_explain", *words]) == 2
-    return capsys.readouterr().err
+@pytest.fixture
+def explain(cli: CommandLine) -> CommandLine:
+    return partial(cli, "-A", "app_of_explain", "explain")
 
 
 @pytest.mark.parametrize(
@@ -122,8 +112,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ["7", "--kwargs", '{"amount": 5}'],
     ],
 )
-def test_the_key_of_a_call_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert [key["text"] for key in explained(capsys, "shop.settle", *words)["keys"]] == [
+def test_the_key_of_a_call_is_printed(words: list[str], explain: CommandLine) -> None:
+    assert [key["text"] for key in explain("shop.settle", *words, "--json").json["keys"]] == [
         "account:7"
     ]
 
@@ -133,19 +123,19 @@ def test_the_key_of_a_call_is_printed(words: list[str], capsys: pytest.CaptureFi
     [("seven", "account:seven"), ('"7"', "account:7"), ("'a b'", "account:a%20b")],
 )
 def test_an_argument_is_json_or_a_literal_or_a_word(
-    word: str, key: str, capsys: pytest.CaptureFixture[str]
+    word: str, key: str, explain: CommandLine
 ) -> None:
-    assert explained(capsys, "shop.settle", word)["keys"][0]["text"] == key
+    assert explain("shop.settle", word, "--json").json["keys"][0]["text"] == key
 
 
-def test_without_arguments_the_template_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "shop.settle")
+def test_without_arguments_the_template_is_printed(explain: CommandLine) -> None:
+    text = explain("shop.settle").out
     assert text.startswith("shop.settle(account_id, amount=0)\n")
     assert "account:{account_id}" in text
 
 
-def test_a_task_without_arguments_has_one_key(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, "shop.night").startswith("shop.night()\n")
+def test_a_task_without_arguments_has_one_key(explain: CommandLine) -> None:
+    assert explain("shop.night").out.startswith("shop.night()\n")
 
 
 @pytest.mark.parametrize(
@@ -164,41 +154,39 @@ def test_a_task_without_arguments_has_one_key(capsys: pytest.CaptureFixture[str]
         (["zzzzzz"], "its tasks are "),
     ],
 )
-def test_a_mistake_is_named(
-    words: list[str], error: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert error in refused(capsys, *words)
+def test_a_mistake_is_named(words: list[str], error: str, explain: CommandLine) -> None:
+    assert error in explain(*words, status=2).err
 
 
-def test_nodes_alone_have_no_tasks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "shop.settle", "--nodes", "memory://a"]) == 2
-    assert "give -A APP" in capsys.readouterr().err
+def test_nodes_alone_have_no_tasks(cli: CommandLine) -> None:
+    printed = cli("explain", "shop.settle", "--nodes", "memory://a", status=2)
+    assert "give -A APP" in printed.err
 
 
-def test_a_task_without_a_lock_has_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "shop.plain", status=1)
+def test_a_task_without_a_lock_has_advice(explain: CommandLine) -> None:
+    text = explain("shop.plain", status=1).out
     assert "takes no lock" in text
     assert 'redlock_tasks = {"shop.plain"' in " ".join(text.split())
 
 
-def test_options_without_a_redlock_task_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "has lock_key: it is no RedlockTask" in printed(capsys, "shop.idle", status=1)
+def test_options_without_a_redlock_task_are_named(explain: CommandLine) -> None:
+    assert "has lock_key: it is no RedlockTask" in explain("shop.idle", status=1).out
 
 
-def test_json_of_a_task_without_a_lock_has_no_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(printed(capsys, "shop.plain", "--json", status=1))
+def test_json_of_a_task_without_a_lock_has_no_keys(explain: CommandLine) -> None:
+    found = explain("shop.plain", "--json", status=1).json
     assert found == {"task": "shop.plain", "keys": []}
 
 
-def test_a_task_that_a_pattern_locks_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "vendor.report", "1")
+def test_a_task_that_a_pattern_locks_is_explained(explain: CommandLine) -> None:
+    text = explain("vendor.report", "1").out
     assert "lock_on_conflict            'skip', from redlock_tasks['vendor.*']" in text
 
 
 def test_a_module_that_only_workers_import_is_imported(
-    capsys: pytest.CaptureFixture[str],
+    explain: CommandLine,
 ) -> None:
-    assert printed(capsys, "shop.late").startswith("shop.late()\n")
+    assert explain("shop.late").out.startswith("shop.late()\n")
 
 
 def test_celerys_own_command_explains_as_well() -> None:
@@ -210,23 +198,23 @@ def test_celerys_own_command_explains_as_well() -> None:
     assert "account:7" in result.output
 
 
-def test_tasks_that_may_have_the_key_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explained(capsys, "shop.settle", "7")["shared_with"] == ["shop.close"]
+def test_tasks_that_may_have_the_key_are_named(explain: CommandLine) -> None:
+    assert explain("shop.settle", "7", "--json").json["shared_with"] == ["shop.close"]
 
 
-def test_a_base_class_is_an_origin(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "shop.invoice", "7")
+def test_a_base_class_is_an_origin(explain: CommandLine) -> None:
+    text = explain("shop.invoice", "7").out
     assert "'until_executed', from base class app_of_explain.Unique" in text
 
 
-def test_json_names_the_rules_that_decide(capsys: pytest.CaptureFixture[str]) -> None:
-    (queued, *_) = explained(capsys, "shop.invoice", "7")["another_call"]
+def test_json_names_the_rules_that_decide(explain: CommandLine) -> None:
+    (queued, *_) = explain("shop.invoice", "7", "--json").json["another_call"]
     assert queued["when"] == "while the first is queued"
     assert queued["courses"] == [{"if": None, "steps": [{"action": "DROP", "rule": "a duplicate"}]}]
 
 
-def test_json_has_the_answers_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
-    running = explained(capsys, "shop.ask")["another_call"][1]
+def test_json_has_the_answers_of_a_function(explain: CommandLine) -> None:
+    running = explain("shop.ask", "--json").json["another_call"][1]
     answers = [course["if"]["lock_on_conflict"] for course in running["courses"]]
     assert set(answers) == set(get_args(ConflictPolicyName))
 
@@ -236,32 +224,32 @@ def test_json_has_the_answers_of_a_function(capsys: pytest.CaptureFixture[str]) 
 def test_no_line_is_wider_than_the_terminal(
     name: str,
     columns: int,
-    capsys: pytest.CaptureFixture[str],
+    explain: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert max(map(len, printed(capsys, name).splitlines())) <= columns
+    assert max(map(len, explain(name).out.splitlines())) <= columns
 
 
 @pytest.mark.parametrize("name", ["shop.settle", "shop.invoice", "shop.ask", "vendor.report"])
-def test_the_text_fits_a_screen(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(printed(capsys, name).splitlines()) <= 60
+def test_the_text_fits_a_screen(name: str, explain: CommandLine) -> None:
+    assert len(explain(name).out.splitlines()) <= 60
 
 
 def test_a_terminal_without_unicode_gets_ascii(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    explain: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawing = command.drawing
     monkeypatch.setattr(
         command, "drawing", lambda stretches, width, _: drawing(stretches, width, "ascii")
     )
-    text = printed(capsys, "shop.invoice", "7")
+    text = explain("shop.invoice", "7").out
     assert text.isascii()
     assert "|== reserved ====" in text
 
 
-def test_a_drawing_shows_where_a_another_call_arrives(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, "shop.invoice", "7").splitlines()
+def test_a_drawing_shows_where_a_another_call_arrives(explain: CommandLine) -> None:
+    lines = explain("shop.invoice", "7").out.splitlines()
     (bar,) = (number for number, line in enumerate(lines) if "reserved ━" in line)
     assert lines[bar - 1].split("  ")[1] == "sent"
     arrows = next(line for line in lines[bar:] if "▲" in line)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -13,14 +13,17 @@ import pytest
 
 from celery_redlock import Limit, QuorumUnavailable, Rate, Redlock
 from celery_redlock.admin.lock_list import show_lock
-from celery_redlock.cli import locks, main
+from celery_redlock.cli import locks
 from celery_redlock.core import client_of
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.rules.facts import Role
+from tests.support.command_line import CommandLine
 
 NODES = "memory://cli-locks-1,memory://cli-locks-2,memory://cli-locks-3"
+
+Terminal = Callable[[Callable[..., object]], None]
 
 
 @pytest.fixture
@@ -51,36 +54,54 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "app_of_locks"
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
-    assert main([*words, "--nodes", NODES]) == status
-    return capsys.readouterr().out
+@pytest.fixture
+def run(cli: CommandLine) -> CommandLine:
+    """Run a command on the nodes."""
+    return partial(cli, "--nodes", NODES)
 
 
-def test_a_lock_is_a_row(redlock: Redlock, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def run_with_app(cli: CommandLine, module: str) -> CommandLine:
+    """Run a command on the nodes of the app."""
+    return partial(cli, "-A", module)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Have somebody at a terminal, who is asked by this function."""
+
+    def answer(confirm: Callable[..., object]) -> None:
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(click, "confirm", confirm)
+
+    return answer
+
+
+def test_a_lock_is_a_row(redlock: Redlock, run: CommandLine) -> None:
     with redlock.lock("report"):
-        head, row = printed(capsys, "list").splitlines()
+        head, row = run("list").out.splitlines()
     assert head.split()[:2] == ["KEY", "STATE"]
     assert row.split()[:2] == ["report", "foreign"]
 
 
-def test_rows_are_of_keys_that_match(redlock: Redlock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_of_keys_that_match(redlock: Redlock, run: CommandLine) -> None:
     with redlock.lock("report"), redlock.lock("bill"):
-        assert "bill" not in printed(capsys, "list", "rep*")
+        assert "bill" not in run("list", "rep*").out
 
 
-def test_json_is_one_object(redlock: Redlock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_object(redlock: Redlock, run: CommandLine) -> None:
     with redlock.lock(["a", Limit("b", 2)]):
-        found = json.loads(printed(capsys, "list", "--json"))
+        found = run("list", "--json").json
     assert {lock["key"] for lock in found["locks"]} == {"a", "b"}
     assert set(found["locks"][0]) >= {"key", "state", "task", "token", "votes", "waiting"}
 
 
-def test_without_a_lock_json_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert json.loads(printed(capsys, "list", "--json", status=1)) == {"locks": []}
+def test_without_a_lock_json_is_an_empty_list(run: CommandLine) -> None:
+    assert run("list", "--json", status=1).json == {"locks": []}
 
 
 def test_an_object_that_nodes_cut_short_has_the_error(
-    redlock: Redlock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    redlock: Redlock, monkeypatch: pytest.MonkeyPatch, run: CommandLine
 ) -> None:
     def cut_short(*_: object, **__: object) -> Iterator[object]:
         yield from show_lock(redlock, "report")
@@ -88,26 +109,24 @@ def test_an_object_that_nodes_cut_short_has_the_error(
 
     monkeypatch.setattr(locks, "list_locks", cut_short)
     with redlock.lock("report"):
-        found = json.loads(printed(capsys, "list", "--json", status=1))
+        found = run("list", "--json", status=1).json
     assert [lock["key"] for lock in found["locks"]] == ["report"]
     assert found["error"] == "too few"
 
 
-def test_without_a_lock_that_is_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert printed(capsys, "list", status=1) == "No lock is held.\n"
+def test_without_a_lock_that_is_what_is_printed(run: CommandLine) -> None:
+    assert run("list", status=1).out == "No lock is held.\n"
 
 
-def test_one_key_is_shown_node_by_node(
-    redlock: Redlock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_key_is_shown_node_by_node(redlock: Redlock, run: CommandLine) -> None:
     with redlock.lock("report", label="monthly"):
-        shown = printed(capsys, "show", "report")
+        shown = run("show", "report").out
     assert shown.count("memory://cli-locks-") == 3
     assert shown.count("monthly") == 4
 
 
 def test_the_waiters_of_a_key_are_shown_with_their_priorities(
-    redlock: Redlock, capsys: pytest.CaptureFixture[str]
+    redlock: Redlock, run: CommandLine
 ) -> None:
     now_ms = round(time.time() * 1000)
     with redlock.lock("report") as lease:
@@ -115,8 +134,8 @@ def test_the_waiters_of_a_key_are_shown_with_their_priorities(
         (key,) = (client.key_of(name).stored for name in lease.keys)
         for name, rank in (("plain", 0), ("urgent", -7)):
             client.inspect([key], waiters=[(key, Waiter(name, now_ms, 60_000, rank=rank))])
-        shown = printed(capsys, "show", "report")
-        data = json.loads(printed(capsys, "show", "report", "--json"))
+        shown = run("show", "report").out
+        data = run("show", "report", "--json").json
     waits = [line.split(maxsplit=1)[1] for line in shown.splitlines() if line.startswith("waits")]
     assert [waits[0].startswith("urgent, since"), waits[0].endswith("priority 7")] == [True, True]
     assert "priority" not in waits[1]
@@ -124,35 +143,27 @@ def test_the_waiters_of_a_key_are_shown_with_their_priorities(
     assert [waiter["priority"] for waiter in lock["waiters"]] == [7, 0]
 
 
-def test_a_lock_that_is_released_is_shown_as_it_was(
-    redlock: Redlock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lock_that_is_released_is_shown_as_it_was(redlock: Redlock, run: CommandLine) -> None:
     redlock.acquire("report")
-    released = json.loads(printed(capsys, "release", "report", "--yes", "--json"))
+    released = run("release", "report", "--yes", "--json").json
     assert [lock["key"] for lock in released["released"]] == ["report"]
     assert redlock.holder("report") is None
 
 
-def test_nothing_is_released_unless_it_is_confirmed(
-    redlock: Redlock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_released_unless_it_is_confirmed(redlock: Redlock, run: CommandLine) -> None:
     with redlock.lock("report"):
-        assert main(["release", "report", "--nodes", NODES]) == 2
-        assert "Give --yes" in capsys.readouterr().err
+        assert "Give --yes" in run("release", "report", status=2).err
         assert redlock.holder("report") is not None
 
 
-def test_the_locks_of_a_task_are_released_by_its_name(
-    module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["release", "--task", "shop.bill", "--yes", "-A", module, "--json"]) == 0
-    released = json.loads(capsys.readouterr().out)["released"]
+def test_the_locks_of_a_task_are_released_by_its_name(run_with_app: CommandLine) -> None:
+    released = run_with_app("release", "--task", "shop.bill", "--yes", "--json").json["released"]
     assert {lock["key"] for lock in released} == {"bill:0", "bill:1", "bill:2"}
     assert {lock["task"] for lock in released} == {"shop.bill"}
 
 
 def test_only_what_was_shown_is_released(
-    redlock: Redlock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    redlock: Redlock, run: CommandLine, terminal: Terminal
 ) -> None:
     shown = redlock.acquire("report")
 
@@ -160,10 +171,8 @@ def test_only_what_was_shown_is_released(
         shown.release()
         redlock.acquire("report")
 
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(click, "confirm", passes_on)
-    assert main(["release", "report", "--nodes", NODES]) == 1
-    output = capsys.readouterr()
+    terminal(passes_on)
+    output = run("release", "report", status=1)
     assert "No lock is held." in output.out
     assert "rate" not in output.err
     assert redlock.holder("report") is not None
@@ -171,13 +180,12 @@ def test_only_what_was_shown_is_released(
 
 
 def test_only_calls_that_were_shown_lose_their_locks(
-    module: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run_with_app: CommandLine, terminal: Terminal
 ) -> None:
     import app_of_locks
 
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(click, "confirm", lambda *_, **__: app_of_locks.bill.delay(77))
-    assert main(["release", "--task", "shop.bill", "-A", module]) == 0
+    terminal(lambda *_, **__: app_of_locks.bill.delay(77))
+    run_with_app("release", "--task", "shop.bill")
     assert app_of_locks.bill.lock_holder(77) is not None
     assert app_of_locks.bill.lock_holder(0) is None
     app_of_locks.bill.release_lock(77)
@@ -192,51 +200,43 @@ def test_only_calls_that_were_shown_lose_their_locks(
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
-    redlock: Redlock, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    redlock: Redlock, words: list[str], said: str, run: CommandLine
 ) -> None:
     with redlock.lock("key"):
-        assert main(["release", *words, "--yes", "--nodes", NODES]) == 2
+        assert said in run("release", *words, "--yes", status=2).err
         assert redlock.holder("key") is not None
-    assert said in capsys.readouterr().err
 
 
-def test_an_app_has_its_own_prefix(module: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "-A", module, "--key-prefix", "other:"]) == 2
-    assert "an app has its own prefix" in capsys.readouterr().err
+def test_an_app_has_its_own_prefix(run_with_app: CommandLine) -> None:
+    printed = run_with_app("list", "--key-prefix", "other:", status=2)
+    assert "an app has its own prefix" in printed.err
 
 
-def test_a_task_that_the_app_does_not_have_is_named(
-    module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["release", "--task", "shop.nope", "--yes", "-A", module]) == 1
-    assert "no task 'shop.nope'" in capsys.readouterr().err
+def test_a_task_that_the_app_does_not_have_is_named(run_with_app: CommandLine) -> None:
+    printed = run_with_app("release", "--task", "shop.nope", "--yes", status=1)
+    assert "no task 'shop.nope'" in printed.err
 
 
 def test_what_a_rate_has_counted_is_named_where_it_stays(
-    redlock: Redlock, capsys: pytest.CaptureFixture[str]
+    redlock: Redlock, run: CommandLine
 ) -> None:
     redlock.acquire(Rate("mail", "1/h")).release()
-    assert main(["release", "mail", "--yes", "--nodes", NODES]) == 1
-    assert "--rates" in capsys.readouterr().err
-    assert "counted" in printed(capsys, "list", "mail")
-    printed(capsys, "release", "mail", "--yes", "--rates")
+    assert "--rates" in run("release", "mail", "--yes", status=1).err
+    assert "counted" in run("list", "mail").out
+    run("release", "mail", "--yes", "--rates")
 
 
 @pytest.mark.parametrize("words", [[], ["key", "--task", "name"]], ids=["neither", "both"])
-def test_a_key_or_a_task_is_released(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["release", *words, "--nodes", NODES]) == 2
-    assert "either a key or --task" in capsys.readouterr().err
+def test_a_key_or_a_task_is_released(words: list[str], run: CommandLine) -> None:
+    assert "either a key or --task" in run("release", *words, status=2).err
 
 
-def test_one_call_is_released_and_revoked_by_its_id(
-    module: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_call_is_released_and_revoked_by_its_id(run_with_app: CommandLine) -> None:
     import app_of_locks
 
     holder = app_of_locks.bill.lock_holder(1)
     words = ["release", "--task", "shop.bill", "--id", holder.task_id, "--revoke", "--yes"]
-    assert main([*words, "-A", module, "--json"]) == 0
-    released = json.loads(capsys.readouterr().out)["released"]
+    released = run_with_app(*words, "--json").json["released"]
     assert [lock["key"] for lock in released] == ["bill:1"]
     with Redlock(NODES.split(",")) as redlock:
         marker = client_of(redlock).inspect((dedupe_key_of(parse_owner(holder.owner).marker),))[0]
@@ -248,10 +248,9 @@ def test_one_call_is_released_and_revoked_by_its_id(
     [(["--revoke"], "messages among them will not run"), ([], "--revoke would prevent that")],
 )
 def test_the_question_says_what_becomes_of_queued_messages(
-    module: str, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], said: str, run_with_app: CommandLine, terminal: Terminal
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(click, "confirm", lambda question, **_: asked.append(question))
-    assert main(["release", "bill:0", *words, "-A", module]) == 0
+    terminal(lambda question, **_: asked.append(question))
+    run_with_app("release", "bill:0", *words)
     assert said in asked[0]

@@ -8,8 +8,8 @@ import pytest
 from celery.bin.celery import celery
 from click.testing import CliRunner
 
-from celery_redlock.cli import main
 from celery_redlock.cli.commands import redlock
+from tests.support.command_line import CommandLine
 
 NODES = "memory://target-1,memory://target-2,memory://target-3"
 
@@ -29,23 +29,20 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     "words", [["--nodes", NODES, "init"], ["init", "--nodes", NODES]], ids=["before", "after"]
 )
-def test_nodes_may_be_named_on_both_sides(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 0
-    assert capsys.readouterr().out.count("memory://target-") == 3
+def test_nodes_may_be_named_on_both_sides(words: list[str], cli: CommandLine) -> None:
+    assert cli(*words).out.count("memory://target-") == 3
 
 
 @pytest.mark.parametrize("where", [0, 1], ids=["before", "after"])
-def test_an_app_may_be_named_on_both_sides(module: str, where: int) -> None:
+def test_an_app_may_be_named_on_both_sides(module: str, where: int, cli: CommandLine) -> None:
     words = ["init"]
     words[where:where] = ["-A", module]
-    assert main(words) == 0
+    assert cli(*words).out.count("memory://target-") == 3
 
 
-def test_what_stands_after_the_command_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--nodes", "memory://elsewhere", "init", "--nodes", NODES]) == 0
-    assert "elsewhere" not in capsys.readouterr().out
+def test_what_stands_after_the_command_holds(cli: CommandLine) -> None:
+    printed = cli("--nodes", "memory://elsewhere", "init", "--nodes", NODES)
+    assert "elsewhere" not in printed.out
 
 
 @pytest.fixture
@@ -68,6 +65,5 @@ def test_an_error_below_celery_s_command_is_one_line(umbrella: CliRunner, module
     assert "Traceback" not in result.output
 
 
-def test_a_command_without_an_app_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["beat"]) == 2
-    assert "give -A APP" in capsys.readouterr().err
+def test_a_command_without_an_app_names_the_option(cli: CommandLine) -> None:
+    assert "give -A APP" in cli("beat", status=2).err
