@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -218,46 +217,48 @@ def rows(url: str, _directory: Path) -> Iterator[Opener]:
     engine.dispose()
 
 
-def _s3(client: Any, key: str) -> Guarded:
-    fence = S3Fence(client, "bank")
-
-    def write(data: bytes, token: int | None) -> None:
-        fence.put(key, data, token)
-
-    def read() -> bytes | None:
-        try:
-            return fence.get(key)
-        except client.exceptions.NoSuchKey:
-            return None
-
-    def spoil() -> None:
-        metadata = {"redlock-fencing-token": "seven"}
-        client.put_object(Bucket="bank", Key=key, Body=b"", Metadata=metadata)
-
-    return Guarded(
-        name=f"s3://bank/{key}",
-        write=write,
-        read=read,
-        seen=lambda: fence.seen(key),
-        spoil=spoil,
-    )
-
-
 @contextmanager
-def s3_moto(_url: str, _directory: Path) -> Iterator[Opener]:
+def moto_store() -> Iterator[Any]:
+    """Give a client of a fresh moto with one bucket, `bank`."""
     # Not at the top: most processes that import this write to no object.
-    from tests.fencing.s3.stores import moto_store
+    import boto3
+    from moto import mock_aws
 
-    with moto_store() as client:
-        yield partial(_s3, client)
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bank")
+        yield client
+        client.close()
 
 
 @contextmanager
-def s3_conforming(_url: str, _directory: Path) -> Iterator[Opener]:
-    from tests.fencing.s3.stores import conforming_store
+def s3(_url: str, _directory: Path) -> Iterator[Opener]:
+    with moto_store() as client:
+        fence = S3Fence(client, "bank")
 
-    with conforming_store() as client:
-        yield partial(_s3, client)
+        def at(key: str) -> Guarded:
+            def write(data: bytes, token: int | None) -> None:
+                fence.put(key, data, token)
+
+            def read() -> bytes | None:
+                try:
+                    return fence.get(key)
+                except client.exceptions.NoSuchKey:
+                    return None
+
+            def spoil() -> None:
+                metadata = {"redlock-fencing-token": "seven"}
+                client.put_object(Bucket="bank", Key=key, Body=b"", Metadata=metadata)
+
+            return Guarded(
+                name=f"s3://bank/{key}",
+                write=write,
+                read=read,
+                seen=lambda: fence.seen(key),
+                spoil=spoil,
+            )
+
+        yield at
 
 
 KINDS: dict[str, Kind] = {
@@ -269,8 +270,7 @@ KINDS: dict[str, Kind] = {
     "file": file,
     "sqlite": rows,
     "postgresql": rows,
-    "s3-moto": s3_moto,
-    "s3-conforming": s3_conforming,
+    "s3": s3,
 }
 
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from celery_redlock.errors import StaleFencingToken
 from celery_redlock.fencing import S3Fence
-from tests.fencing.s3.stores import ConformingStore, client_of, moto_store, serving
+from tests.fencing.fences import moto_store
 
 KEY = "account:7"
 
 
 @pytest.fixture
-def store() -> Iterator[ConformingStore]:
-    with serving() as store:
-        yield store
-
-
-@pytest.fixture
-def client(store: ConformingStore) -> Iterator[Any]:
-    client = client_of(store)
-    yield client
-    client.close()
+def client() -> Iterator[Any]:
+    with moto_store() as client:
+        yield client
 
 
 @pytest.fixture
@@ -75,11 +69,9 @@ def test_a_writer_disturbed_by_an_older_token_writes_in_the_end(
     assert (fence.get(KEY), slow.puts) == (b"new", 2)
 
 
-def test_a_writer_whose_object_is_deleted_meanwhile_creates_it(
-    fence: S3Fence, store: ConformingStore, client: Any
-) -> None:
+def test_a_writer_whose_object_is_deleted_meanwhile_creates_it(fence: S3Fence, client: Any) -> None:
     fence.put(KEY, b"old", 3)
-    slow = Between(client, store.objects.clear)
+    slow = Between(client, lambda: client.delete_object(Bucket="bank", Key=KEY))
     S3Fence(slow, "bank").put(KEY, b"new", 5)
     assert (fence.get(KEY), slow.puts) == (b"new", 2)
 
@@ -96,14 +88,17 @@ def test_a_store_that_never_agrees_is_not_asked_for_ever(fence: S3Fence, client:
     assert refusing.puts == 100
 
 
-def test_a_change_is_made_once_although_its_answer_was_lost(
-    fence: S3Fence, store: ConformingStore
-) -> None:
+def test_a_change_is_made_once_although_its_answer_was_lost(fence: S3Fence, client: Any) -> None:
     fence.put(KEY, b"1", 5)
-    store.answers_to_lose = 1
+    sent = []
+
+    def lose_the_first_answer(attempts: int, **_: object) -> float | None:
+        sent.append(attempts)
+        return 0.0 if attempts == 1 else None  # so soon is it sent again
+
+    client.meta.events.register_first("needs-retry.s3.PutObject", lose_the_first_answer)
     fence.update(KEY, lambda body: b"%d" % (int(body or 0) + 1), 5)
-    assert fence.get(KEY) == b"2"
-    assert store.answers_to_lose == 0
+    assert (fence.get(KEY), sent) == (b"2", [1, 2])
 
 
 def test_a_change_of_what_is_not_there_begins_with_nothing(fence: S3Fence) -> None:
@@ -118,28 +113,38 @@ def test_a_change_is_made_of_what_it_replaces(fence: S3Fence, client: Any) -> No
     assert fence.get(KEY) == b"b!"
 
 
-def test_changes_from_many_threads_are_all_made(fence: S3Fence) -> None:
+class InOneStep(Between):
+    """A client whose puts compare and write in one step, as those of S3 do."""
+
+    def __init__(self, client: Any) -> None:
+        super().__init__(client, lambda: None)
+        self._step = threading.Lock()
+
+    def put_object(self, **options: Any) -> Any:
+        with self._step:
+            return super().put_object(**options)
+
+
+def test_changes_from_many_threads_are_all_made(client: Any) -> None:
+    fence = S3Fence(InOneStep(client), "bank")
+
     def add(number: int) -> None:
         for _ in range(5):
             fence.update(KEY, lambda body: (body or b"") + b"%d" % number, 5)
 
-    threads = [threading.Thread(target=add, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(add, range(6)))
     assert sorted(fence.get(KEY)) == sorted(b"012345" * 5)
 
 
-def test_the_caller_s_metadata_and_options_are_kept() -> None:
-    with moto_store() as client:
-        S3Fence(client, "bank").put(KEY, b"{}", 5, ContentType="text/x", Metadata={"by": "me"})
-        head = client.head_object(Bucket="bank", Key=KEY)
+def test_the_caller_s_metadata_and_options_are_kept(fence: S3Fence, client: Any) -> None:
+    fence.put(KEY, b"{}", 5, ContentType="text/x", Metadata={"by": "me"})
+    head = client.head_object(Bucket="bank", Key=KEY)
     assert (head["ContentType"], head["Metadata"]["by"]) == ("text/x", "me")
 
 
-def test_a_missing_bucket_is_told() -> None:
-    with moto_store() as client, pytest.raises(client.exceptions.NoSuchBucket):
+def test_a_missing_bucket_is_told(client: Any) -> None:
+    with pytest.raises(client.exceptions.NoSuchBucket):
         S3Fence(client, "nowhere").put(KEY, b"", 5)
 
 
