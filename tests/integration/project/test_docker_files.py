@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DOCKER = Path(__file__).parents[3] / "docker"
-SERVICES = ("BROKER", "FLOWER", "GRAFANA", "LOCK", "STORE")
-PASSWORDS = tuple(f"{service}_PASSWORD" for service in SERVICES)
-
-
-def read(path: Path) -> dict[str, str]:
-    lines = (line for line in path.read_text().splitlines() if line and not line.startswith("#"))
-    return dict(line.split("=", 1) for line in lines)
+from tests.unit.project.test_docker_files import DOCKER, PASSWORDS, PROJECT, read
 
 
 def make_env(directory: Path) -> subprocess.CompletedProcess[str]:
@@ -35,9 +28,6 @@ def check_out(directory: Path) -> Path:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return check_out(tmp_path / "docker")
-
-
-PROJECT = "COMPOSE_PROJECT_NAME"
 
 
 def test_make_env_makes_passwords_that_can_be_parts_of_urls_and_that_others_cannot_read(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,6 @@ PASSWORDS = tuple(f"{service}_PASSWORD" for service in SERVICES)
 def read(path: Path) -> dict[str, str]:
     lines = (line for line in path.read_text().splitlines() if line and not line.startswith("#"))
     return dict(line.split("=", 1) for line in lines)
-
-
-def check_out(directory: Path) -> Path:
-    directory.mkdir()
-    for name in ("make-env", ".env.example"):
-        shutil.copy(DOCKER / name, directory)
-    return directory
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return check_out(tmp_path / "docker")
 
 
 PROJECT = "COMPOSE_PROJECT_NAME"
