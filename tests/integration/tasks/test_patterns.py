@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import socket
-from types import SimpleNamespace
 
 import pytest
 
-from celery_redlock.tasks.bootsteps import LockStep
 from tests.support.tasks import Bench
-
-
-def start_worker(bench: Bench) -> None:
-    worker = SimpleNamespace(app=bench.app, pool_cls=None, task_events=False)
-    LockStep(worker).create(worker)
+from tests.unit.tasks.jobs import start_worker
 
 
 def test_a_node_that_is_down_does_not_keep_a_worker_from_starting(

@@ -31,6 +31,7 @@ from celery_redlock.tasks.run import arrival_facts
 from celery_redlock.tasks.run.release_plan import failure_is_final
 from tests.support.tasks import Bench, Outcome
 from tests.support.unique import KEY, MODES, declare, mark, owned_by
+from tests.unit.tasks.jobs import ALL_MODES
 
 ON_CONFLICT, ON_DUPLICATE = get_args(ConflictPolicyName), get_args(DuplicatePolicyName)
 #: Words for the names in braces, each other than any sentence.
@@ -47,14 +48,6 @@ TERMS = dict.fromkeys(
 SEEN_AS = {"replaces it": "runs", "stops it": "waits"}
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    """An app with one lock node of its own, whose messages can be run and looked at."""
-    bench = Bench()
-    yield bench
-    bench.close()
-
-
 def given(**options: Any) -> Call:
     """Return a call of a task whose messages are acknowledged late."""
     found = LockOptions(**options)
@@ -64,9 +57,7 @@ def given(**options: Any) -> Call:
 
 def policies() -> Iterator[dict[str, Any]]:
     """Return each mode with each policy that it uses."""
-    for mode, conflict, duplicate in itertools.product(
-        ("while_executing", *MODES), ON_CONFLICT, ON_DUPLICATE
-    ):
+    for mode, conflict, duplicate in itertools.product(ALL_MODES, ON_CONFLICT, ON_DUPLICATE):
         spec = LockOptions(mode=mode).mode_spec
         if (spec.waits_at_run or conflict == ON_CONFLICT[0]) and (
             spec.at_publish or duplicate == ON_DUPLICATE[0]
@@ -85,6 +76,13 @@ CASES = [
     if stage is not Stage.KEPT or options["lock_mode"] == "until_expired"
 ]
 IDS = [f"{stage.value}-{'-'.join(options.values())}" for stage, options in CASES]
+
+
+def declared(bench: Bench, body: Any = None, **options: Any) -> Any:
+    """Declare a unique task of an app that has all its tasks."""
+    task = declare(bench, body, **options)
+    bench.app.finalize()
+    return task
 
 
 def stage_first(bench: Bench, task: Any, stage: Stage) -> None:
@@ -134,8 +132,7 @@ def state_of(call: Call, stage: Stage) -> State:
 def test_a_second_call_fares_as_it_is_explained(
     bench: Bench, stage: Stage, options: dict[str, Any]
 ) -> None:
-    task = declare(bench, acks_late=True, **options)
-    bench.app.finalize()
+    task = declared(bench, acks_late=True, **options)
     call = call_of(task)
     stage_first(bench, task, stage)
     explained = short_of(call.courses(state_of(call, stage)), TERMS)
@@ -146,8 +143,7 @@ def test_a_second_call_fares_as_it_is_explained(
 def test_the_facts_are_those_of_a_real_message(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, stage: Stage, options: dict[str, Any]
 ) -> None:
-    task = declare(bench, acks_late=True, **options)
-    bench.app.finalize()
+    task = declared(bench, acks_late=True, **options)
     call, real, explained = call_of(task), [], []
     stage_first(bench, task, stage)
     first_match = courses.first_match
@@ -176,8 +172,7 @@ UNIQUE = list(itertools.product(MODES, ON_DUPLICATE))
 def test_a_call_with_a_task_id_fares_as_it_is_explained(
     bench: Bench, mode: str, policy: str
 ) -> None:
-    task = declare(bench, lock_mode=mode, lock_on_duplicate=policy)
-    bench.app.finalize()
+    task = declared(bench, lock_mode=mode, lock_on_duplicate=policy)
     bench.send(task)
     call = replace(call_of(task), has_dependents=True)
     explained = short_of(call.courses(state_of(call, Stage.QUEUED)), TERMS)
@@ -190,8 +185,7 @@ def test_a_call_that_finds_another_task_s_lock_fares_as_it_is_explained(
     bench: Bench, mode: str, policy: str
 ) -> None:
     other = declare(bench, name="other", lock_mode=mode, lock_on_duplicate=policy)
-    task = declare(bench, lock_mode=mode, lock_on_duplicate=policy)
-    bench.app.finalize()
+    task = declared(bench, lock_mode=mode, lock_on_duplicate=policy)
     bench.send(other)
     call = replace(call_of(task), same_work=False)
     explained = short_of(call.courses(state_of(call, Stage.QUEUED)), TERMS)
@@ -202,8 +196,7 @@ def test_a_call_that_finds_another_task_s_lock_fares_as_it_is_explained(
 def test_a_call_that_finds_no_slot_free_fares_as_it_is_explained(
     bench: Bench, mode: str, policy: str
 ) -> None:
-    task = declare(bench, lock_limit=2, lock_mode=mode, lock_on_duplicate=policy)
-    bench.app.finalize()
+    task = declared(bench, lock_limit=2, lock_mode=mode, lock_on_duplicate=policy)
     for _ in range(2):
         bench.send(task)
     call = replace(call_of(task), is_limit=True)
@@ -220,8 +213,7 @@ def test_a_call_that_finds_no_slot_free_fares_as_it_is_explained(
 def test_a_call_whose_slots_are_paused_fares_as_it_is_explained(
     bench: Bench, mode: str, shared: dict[str, Any]
 ) -> None:
-    task = declare(bench, lock_mode=mode, **shared)
-    bench.app.finalize()
+    task = declared(bench, lock_mode=mode, **shared)
     bench.elsewhere.pause("k", 60)
     call = replace(call_of(task), has_rate="lock_rate" in shared)
     (course,) = call.courses(state_of(call, Stage.PAUSED))
@@ -326,10 +318,9 @@ def test_a_worker_tries_as_long_as_lock_wait_before_the_policy(
     assert any(step.tries for step in course.steps) is tries
 
 
-@pytest.mark.parametrize("mode", ["while_executing", *MODES])
+@pytest.mark.parametrize("mode", ALL_MODES)
 def test_a_redelivery_fares_as_it_is_explained(bench: Bench, mode: str) -> None:
-    task = declare(bench, acks_late=True, lock_mode=mode)
-    bench.app.finalize()
+    task = declared(bench, acks_late=True, lock_mode=mode)
     request = bench.send(task)
     bench.run(request)
     again = bench.run(request, delivery_info={**request["delivery_info"], "redelivered": True})
@@ -337,10 +328,9 @@ def test_a_redelivery_fares_as_it_is_explained(bench: Bench, mode: str) -> None:
     assert short_of(call_of(task).redelivery(has_ended=True), TERMS) == word
 
 
-@pytest.mark.parametrize("mode", ["while_executing", *MODES])
+@pytest.mark.parametrize("mode", ALL_MODES)
 def test_a_redelivery_during_the_body_fares_as_it_is_explained(bench: Bench, mode: str) -> None:
-    task = declare(bench, acks_late=True, lock_mode=mode)
-    bench.app.finalize()
+    task = declared(bench, acks_late=True, lock_mode=mode)
     request = bench.send(task)
     owned_by(bench, request["id"], place=KEY if mode == "while_executing" else mark(bench, request))
     bench.run(request, delivery_info={**request["delivery_info"], "redelivered": True})
@@ -348,22 +338,20 @@ def test_a_redelivery_during_the_body_fares_as_it_is_explained(bench: Bench, mod
     assert short_of(call_of(task).redelivery(has_ended=False), TERMS) == word
 
 
-@pytest.mark.parametrize("mode", ["while_executing", *MODES])
+@pytest.mark.parametrize("mode", ALL_MODES)
 def test_the_lock_of_an_ended_body_fares_as_it_is_explained(bench: Bench, mode: str) -> None:
-    task = declare(bench, lock_mode=mode)
-    bench.app.finalize()
+    task = declared(bench, lock_mode=mode)
     bench.call(task)
     kept = call_of(task).keys_after() is not Keys.RELEASE
     assert bench.is_held(KEY.removeprefix("redlock:")) is kept
 
 
-@pytest.mark.parametrize("mode", ["while_executing", *MODES])
+@pytest.mark.parametrize("mode", ALL_MODES)
 def test_the_lock_of_a_body_that_retries_fares_as_it_is_explained(bench: Bench, mode: str) -> None:
     def body(self: Any) -> None:
         raise self.retry(countdown=60)
 
-    task = declare(bench, body, lock_mode=mode)
-    bench.app.finalize()
+    task = declared(bench, body, lock_mode=mode)
     bench.call(task)
     handed_over = call_of(task).keys_after_retry() is Keys.HAND_OVER
     assert bench.is_held(KEY.removeprefix("redlock:")) is (handed_over or mode == "until_executing")

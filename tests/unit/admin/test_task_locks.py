@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from celery_redlock.admin.lock_list import LockEntry, as_data, list_locks, show_
 from celery_redlock.admin.lock_release import release_lock, release_task
 from tests.support.tasks import Bench
 from tests.support.unique import WINDOW, declare
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.close()
 
 
 def listed(bench: Bench) -> list[LockEntry]:

@@ -1,0 +1,7 @@
+"""What these tests share with those of tasks."""
+
+from __future__ import annotations
+
+from tests.unit.tasks.conftest import bench
+
+__all__ = ["bench"]
