@@ -67,13 +67,6 @@ def test_a_writer_that_is_stale_already_does_no_work(fence: FileFence) -> None:
         pytest.fail("it was let in")
 
 
-def test_a_writer_that_becomes_stale_meanwhile_is_refused(fence: FileFence) -> None:
-    with pytest.raises(StaleFencingToken), fence.replacing(5) as file:  # noqa: PT012
-        file.write(b"old")
-        fence.write(b"new", 7)
-    assert fence.read() == b"new"
-
-
 def test_a_block_that_fails_changes_nothing(fence: FileFence, path: Path) -> None:
     fence.write(b"old", 5)
     with pytest.raises(RuntimeError), fence.replacing(7) as file:  # noqa: PT012
@@ -113,14 +106,6 @@ def test_several_writers_prepare_their_content_at_the_same_time(fence: FileFence
         first.write(b"first")
         second.write(b"second")
     assert fence.read() == b"second"
-
-
-def test_a_writer_stopped_in_its_work_keeps_nobody_waiting(fence: FileFence, path: Path) -> None:
-    with other_process(path, WRITE_FOR_LONG) as process:
-        process.send_signal(signal.SIGSTOP)
-        fence.write(b"new", 7)
-        process.send_signal(signal.SIGCONT)
-        assert fence.read() == b"new"
 
 
 def test_a_writer_that_wakes_too_late_is_refused(fence: FileFence, path: Path) -> None:

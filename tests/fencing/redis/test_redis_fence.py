@@ -117,12 +117,6 @@ def test_binary_keys_are_guarded(fence: RedisFence) -> None:
     assert (fence.get(key), caught.value.resource) == (b"1", "\\xff\x00}{\n")
 
 
-def test_text_and_its_bytes_are_one_key(fence: RedisFence) -> None:
-    fence.set("schlüssel", "1", 7)
-    with pytest.raises(StaleFencingToken):
-        fence.set("schlüssel".encode(), "2", 5)
-
-
 def test_a_deleted_value_s_token_is_remembered(fence: RedisFence, client: redis.Redis) -> None:
     fence.set("a", "1", 7)
     client.delete("a")

@@ -21,7 +21,6 @@ from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.publish import node_reports
 from celery_redlock.testing import LocalCluster
-from tests.support import forked
 from tests.support.events import counters, listening
 from tests.support.signals import kept_handlers
 from tests.support.waiting import wait_until
@@ -235,37 +234,3 @@ def test_a_failing_minority_is_warned_of_and_counted(
     (line,) = warnings_of(caplog)
     assert line.startswith(f"Lock nodes fail: {refused[0]}: ConnectionError")
     assert line.endswith("Locks are taken as long as 2 of 3 nodes reply.")
-
-
-SCRIPT = """
-import sys
-from celery import Celery, signals
-from celery.beat import Scheduler
-from celery_redlock import RedlockTask
-
-app = Celery("plain", broker="memory://", backend="cache+memory://")
-app.conf.redlock_nodes = sys.argv[1:]
-app.conf.redlock_node_timeout = 10.0
-
-@app.task(base=RedlockTask, lock_mode="until_executed")
-def job(n):
-    pass
-
-job.delay(1)
-job.delay(1)
-"""
-
-
-def test_a_script_that_configures_nothing_prints_that_its_message_has_no_lock(
-    refused: list[str],
-) -> None:
-    script = forked.run("-c", SCRIPT, *refused)
-    assert script.stderr.count("is sent without its lock") == 1
-    assert "refused" in script.stderr
-
-
-def test_a_script_whose_password_is_wrong_ends_with_the_reason(guarded: LocalCluster) -> None:
-    script = forked.run("-c", SCRIPT, *map(wrong, guarded.urls), check=False)
-    assert script.returncode == 1
-    assert "ConfigurationError: Lock nodes cannot be used: " in script.stderr
-    assert "sesame" not in script.stderr

@@ -22,8 +22,6 @@ from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
-from celery_redlock.transport.redis.channel import RedisChannel
-from tests.support import forked
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -79,22 +77,6 @@ def heard_by(cluster: LocalCluster, nodes: range) -> Iterator[None]:
         yield
     finally:
         before_task_publish.disconnect(wait)
-
-
-def test_a_publish_waits_for_the_nodes_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = declare(bench)
-    waits: list[int] = []
-    exchange = RedisChannel.exchange
-
-    def count(self: RedisChannel, *args: Any, **options: Any) -> Any:
-        waits.append(1)
-        return exchange(self, *args, **options)
-
-    monkeypatch.setattr(RedisChannel, "exchange", count)
-    task.delay()
-    sent = len(waits)
-    task.delay()
-    assert (sent, len(waits)) == (1, 2)
 
 
 def test_the_lock_stands_on_all_nodes_and_is_lengthened_on_all(
@@ -162,16 +144,6 @@ def test_two_nodes_down_change_nothing(bench: Bench, redlock_cluster: LocalClust
     assert bench.queue_length == 1
 
 
-def test_three_nodes_down_let_every_publish_through_without_a_lock(
-    bench: Bench, redlock_cluster: LocalCluster
-) -> None:
-    task = declare(bench)
-    for node in (0, 1, 2):
-        redlock_cluster.kill(node)
-    for _ in range(2):
-        assert Envelope.read(bench.send(task)).reservation is None
-
-
 def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_grace_only(
     bench: Bench, redlock_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,31 +160,6 @@ def test_a_node_that_was_stopped_keeps_the_lock_of_a_dealt_with_message_for_the_
     assert lives(redlock_cluster)[0] <= 20
     # Not waited for by the publisher.
     wait_until(lambda: min(lives(redlock_cluster)[1:]) > 3000)
-
-
-PUBLISHER = """
-import os, sys
-from celery_redlock.tasks.message import expiry
-from tests.support import forked
-from tests.support.tasks import Bench
-bench = Bench(redlock_nodes=sys.argv[1:])
-bench.app.amqp.send_task_message = lambda *args, **options: os._exit(9)
-expiry.PUBLISH_GRACE = 2.0
-options = {"lock_key": "k", "lock_mode": "until_executed"}
-bench.task(lambda: None, **options).delay()
-"""
-
-
-def test_a_publisher_that_dies_before_the_message_is_out_blocks_the_key_for_the_grace(
-    bench: Bench, redlock_cluster: LocalCluster
-) -> None:
-    task = declare(bench)
-    publisher = forked.run("-c", PUBLISHER, *redlock_cluster.urls, check=False)
-    assert publisher.returncode == 9
-    holder = task.lock_holder()
-    assert holder is None or holder.expires_in <= 2
-    wait_until(lambda: task.lock_holder() is None, message="it is still taken")
-    assert not is_duplicate(task.delay())
 
 
 def test_a_forked_publisher_has_connections_of_its_own(
@@ -236,7 +183,6 @@ def test_a_forked_publisher_has_connections_of_its_own(
 GREENLETS = """
 from gevent import monkey; monkey.patch_all()
 import sys, gevent
-from tests.support import forked
 from tests.support.tasks import Bench
 bench = Bench(redlock_nodes=sys.argv[1:], redlock_node_timeout=5.0)
 task = bench.task(lambda: None, lock_key="k", lock_mode="until_executed")

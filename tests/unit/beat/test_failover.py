@@ -79,14 +79,6 @@ def test_a_leader_that_was_frozen_sends_and_writes_nothing_when_it_wakes(world: 
     assert world.recorded()["job"].count == before.count + len(sent)
 
 
-def test_what_a_new_leader_counts_goes_on(world: World) -> None:
-    a, _ = world.beat("a"), world.beat("b")
-    world.run(10)
-    world.stop(a)
-    world.run(10)
-    assert world.recorded()["job"].count == len(world.sent)
-
-
 def test_the_next_leader_knows_of_a_tick_that_was_sent_right_before_the_stop(world: World) -> None:
     a = world.beat("a")
     world.run(9.6)

@@ -10,12 +10,9 @@ from typing import Any, get_args
 
 import pytest
 from celery import Celery
-from celery.bin.celery import celery
-from click.testing import CliRunner
 
 from celery_redlock import Limit, Rate, RedlockTask
 from celery_redlock.cli import explain as command
-from celery_redlock.cli.commands import redlock
 from celery_redlock.tasks.config.task_options import ConflictPolicyName
 from tests.support.command_line import CommandLine
 
@@ -187,15 +184,6 @@ def test_a_module_that_only_workers_import_is_imported(
     explain: CommandLine,
 ) -> None:
     assert explain("shop.late").out.startswith("shop.late()\n")
-
-
-def test_celerys_own_command_explains_as_well() -> None:
-    celery.add_command(redlock, "redlock")
-    result = CliRunner().invoke(
-        celery, ["-A", "app_of_explain", "redlock", "explain", "shop.settle", "7"]
-    )
-    assert result.exit_code == 0
-    assert "account:7" in result.output
 
 
 def test_tasks_that_may_have_the_key_are_named(explain: CommandLine) -> None:

@@ -29,13 +29,6 @@ def test_the_page_connects_again_when_the_command_is_back(tab: Page, servers: Se
     assert lease.extend() is None
 
 
-def test_a_wrong_token_is_refused(tab: Page, servers: ServerNodes) -> None:
-    with served(servers.client(), token=TOKEN) as site:
-        tab.goto(f"{site.address}?token={TOKEN}-not")
-
-        expect(tab.get_by_role("heading")).to_have_text("This page needs its token")
-
-
 def test_the_right_token_shows_the_locks_and_leaves_the_address(
     tab: Page, servers: ServerNodes
 ) -> None:
