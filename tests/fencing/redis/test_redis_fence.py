@@ -11,7 +11,7 @@ import redis.asyncio
 from redis.exceptions import ResponseError, WatchError
 
 from celery_redlock.errors import ConfigurationError, StaleFencingToken
-from celery_redlock.fencing import RedisFence
+from celery_redlock.fencing import RedisFence, slot_resource
 from celery_redlock.testing.plugin import ClusterFactory
 from tests.support.waiting import wait_until
 
@@ -238,6 +238,31 @@ def test_a_pipeline_whose_connection_breaks_is_not_sent_again(
     with pytest.raises(WatchError):
         fence.run(pipe, ["a"], (), 5)
     assert fence.get("a") is None
+
+
+def add_one(fence: RedisFence, client: redis.Redis, slot: int, token: int) -> None:
+    """Change a key that slots share under the record of one of them."""
+    work = client.pipeline().incr("jobs:done")
+    fence.run(work, [slot_resource("jobs", slot)], (), token)
+
+
+def test_the_holders_of_two_slots_change_a_key_that_they_share(
+    fence: RedisFence, client: redis.Redis
+) -> None:
+    add_one(fence, client, 0, 9)
+    add_one(fence, client, 1, 5)
+
+    assert client.get("jobs:done") == b"2"
+
+
+def test_an_earlier_holder_of_a_slot_changes_no_key_that_slots_share(
+    fence: RedisFence, client: redis.Redis
+) -> None:
+    add_one(fence, client, 0, 9)
+
+    with pytest.raises(StaleFencingToken):
+        add_one(fence, client, 0, 8)
+    assert client.get("jobs:done") == b"1"
 
 
 def test_a_pipeline_that_watches_is_refused(fence: RedisFence, client: redis.Redis) -> None:
