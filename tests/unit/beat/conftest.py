@@ -10,9 +10,11 @@ from tests.unit.beat.world import MakeWorld, World, worlds
 
 
 @pytest.fixture
-def make_world(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
+def make_world(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[MakeWorld]:
     """Worlds whose leases are renewed, and whose broker fails, when the test says so."""
-    yield from worlds(monkeypatch)
+    yield from worlds(monkeypatch, caplog)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -12,10 +11,6 @@ from celery_redlock.beat.broker import limited_connection
 from tests.unit.beat.test_failover import due_times, told
 from tests.unit.beat.world import MakeWorld, World
 from tests.unit.schedules.test_due_times import SinceLastRun
-
-
-def lines(caplog: pytest.LogCaptureFixture, text: str) -> int:
-    return sum(text in record.getMessage() for record in caplog.records)
 
 
 def test_while_the_broker_is_away_no_entry_counts_as_run(world: World) -> None:
@@ -68,23 +63,19 @@ def test_a_publish_is_tried_once_in_a_pass(found: Any, make_world: MakeWorld) ->
     assert asked == {False}
 
 
-def test_an_outage_is_told_once_and_so_is_its_end(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_outage_is_told_once_and_so_is_its_end(world: World) -> None:
     world.beat("a")
     world.run(3)
     world.broker_is_down = True
     world.run(8)
-    assert lines(caplog, "Beat cannot connect to the broker: refused") == 1
-    assert lines(caplog, "Message Error") <= 1
+    assert len(world.logged("Beat cannot connect to the broker: refused")) == 1
+    assert len(world.logged("Message Error")) <= 1
     world.broker_is_down = False
     world.run(3)
-    assert lines(caplog, "Beat is connected to the broker again") == 1
+    assert len(world.logged("Beat is connected to the broker again")) == 1
 
 
-def test_a_leader_without_a_broker_for_a_lease_lets_another_lead(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_leader_without_a_broker_for_a_lease_lets_another_lead(world: World) -> None:
     a, b = world.beat("a"), world.beat("b")
     world.run(3)
     world.broker_is_down = True
@@ -92,7 +83,7 @@ def test_a_leader_without_a_broker_for_a_lease_lets_another_lead(
     assert a.leads
     world.run(4)
     assert not a.leads
-    assert "could not reach the broker for 1" in caplog.text
+    assert world.logged("could not reach the broker for 1")
     world.broker_is_down = False
     world.run(3)
     assert b.leads
@@ -109,9 +100,7 @@ def test_a_beat_that_gave_up_the_lead_holds_back_for_a_while_only(world: World) 
     assert a.leads
 
 
-def test_a_message_that_can_never_be_sent_does_not_fill_the_log(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_that_can_never_be_sent_does_not_fill_the_log(make_world: MakeWorld) -> None:
     world = make_world(
         schedule={
             "hourly": {"task": "other", "schedule": 3600.0},
@@ -121,12 +110,12 @@ def test_a_message_that_can_never_be_sent_does_not_fill_the_log(
     world.publish_fails_with = lambda task: TypeError("no JSON") if task == "other" else None
     a = world.beat("a")
     world.run(3600)
-    caplog.clear()
+    world.log.clear()
     a.passes = 0
     sent = world.run(3600)
     assert {message.task for message in sent} == {"job"}
     assert len(sent) == 60
-    assert lines(caplog, "Message Error") < 15
+    assert len(world.logged("Message Error")) < 15
     assert a.passes < 4000
 
 
@@ -152,25 +141,14 @@ def test_one_entry_that_cannot_be_sent_does_not_hold_up_the_others(make_world: M
     assert len(world.run(10)) == 10
 
 
-def test_an_unsent_entry_that_leaves_the_schedule_is_told_of(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unsent_entry_that_leaves_the_schedule_is_told_of(world: World) -> None:
     world.publish_fails_with = lambda task: TypeError("no JSON")
     a = world.beat("a")
     world.run(3)
     inner = a.scheduler._inner
     inner.schedule.clear()
     world.run(3)
-    assert lines(caplog, "Entry 'job' has left the schedule") == 1
-
-
-def test_celerys_line_about_a_due_task_stays(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO, "celery.beat"):
-        world.beat("a")
-        sent = world.run(3)
-    assert lines(caplog, "Scheduler: Sending due task job (job)") == len(sent)
+    assert len(world.logged("Entry 'job' has left the schedule")) == 1
 
 
 @pytest.mark.parametrize(

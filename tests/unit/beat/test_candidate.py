@@ -66,10 +66,8 @@ def test_there_is_one_right_when_the_leaders_lease_ends(world: World, redlock: R
     assert one.attempt() is not None
 
 
-def test_behind_whom_it_stands_is_said_once_for_each_leader(
-    world: World, redlock: Redlock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_behind_whom_it_stands_is_said_once_for_each_leader(world: World, redlock: Redlock) -> None:
+    world.log.set_level(logging.INFO)
     leader, one = candidate(redlock), candidate(redlock)
     for times in (1, 2):
         lease = leader.attempt()
@@ -77,7 +75,7 @@ def test_behind_whom_it_stands_is_said_once_for_each_leader(
         for _ in range(3):
             assert one.attempt() is None
             world.time.sleep(2.0)
-        assert caplog.text.count("Beat waits to lead schedule 'schedule': the beat on ") == times
+        assert len(world.logged("Beat waits to lead schedule 'schedule': the beat on ")) == times
         lease.release()
 
 
@@ -122,12 +120,10 @@ def test_only_its_own_attempt_is_undone(redlock: Redlock) -> None:
     assert one.attempt() is None
 
 
-def test_undoing_without_nodes_does_not_raise(
-    world: World, redlock: Redlock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_undoing_without_nodes_does_not_raise(world: World, redlock: Redlock) -> None:
     one = candidate(redlock)
     assert one.attempt() is not None
     for node in world.nodes:
         node.kill()
     one.abandon()
-    assert "The lock 'schedule' may stay held for one lease" in caplog.text
+    assert world.logged("The lock 'schedule' may stay held for one lease")

@@ -29,14 +29,14 @@ def test_a_new_leader_whose_clock_differs_repeats_no_tick(world: World, skew: fl
     assert world.sent[-1].beat == "b"
 
 
-def test_a_clock_that_is_behind_is_told_of(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clock_that_is_behind_is_told_of(world: World) -> None:
     world.skew["b"] = -30.0
     a, _ = world.beat("a"), world.beat("b")
     world.run(10)
     world.stop(a)
     world.run(5)
-    assert "behind that of the last leader, which sent 1 entries" in caplog.text
-    assert "(job)" in caplog.text
+    assert world.logged("behind that of the last leader, which sent 1 entries")
+    assert world.logged("(job)")
 
 
 def test_a_clock_that_steps_back_by_less_than_a_day_sends_nothing_twice(world: World) -> None:
@@ -47,26 +47,22 @@ def test_a_clock_that_steps_back_by_less_than_a_day_sends_nothing_twice(world: W
     assert due_times(world.run(5)) == [due_times(world.sent)[9] + n for n in (1, 2, 3, 4)]
 
 
-def test_that_a_clock_steps_back_is_told_once_each_time(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_that_a_clock_steps_back_is_told_once_each_time(world: World) -> None:
     world.beat("a")
     for skew in (0, -20, -60):
         world.skew["a"] = skew
         world.run(50)
-    said = [record for record in caplog.messages if "was set back by" in record]
+    said = world.logged("was set back by")
     assert len(said) == 2
     assert said[0].startswith("The clock of this host was set back by 19.0 s or more.")
 
 
-def test_a_clock_that_is_set_right_by_a_little_is_not_told_of(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clock_that_is_set_right_by_a_little_is_not_told_of(world: World) -> None:
     world.beat("a")
     world.run(10)
     world.skew["a"] = -0.3
     assert len(world.run(10)) == 10
-    assert "set back" not in caplog.text
+    assert not world.logged("set back")
 
 
 @pytest.mark.parametrize(
@@ -75,21 +71,17 @@ def test_a_clock_that_is_set_right_by_a_little_is_not_told_of(
     ids=["interval", "crontab"],
 )
 def test_nothing_is_said_to_be_sent_that_was_sent_before(
-    found: Any,
-    behind: int,
-    seconds: int,
-    make_world: MakeWorld,
-    caplog: pytest.LogCaptureFixture,
+    found: Any, behind: int, seconds: int, make_world: MakeWorld
 ) -> None:
-    caplog.set_level(logging.INFO)
     world = make_world(schedule={"job": {"task": "job", "schedule": found}})
+    world.log.set_level(logging.INFO)
     world.skew["b"] = -behind
     a, b = world.beat("a"), world.beat("b")
     world.run(seconds)
     world.stop(a)
     b.passes = 0
     world.run(seconds)
-    assert caplog.text.count("Sending due task job") == len(world.sent)
+    assert len(world.logged("Sending due task job")) == len(world.sent)
     assert due_times(world.sent) == sorted(set(due_times(world.sent)))
     assert max(due_times(world.sent)) >= world.now - behind - 60
     assert b.passes < 2.3 * seconds
@@ -107,19 +99,15 @@ def test_a_tick_that_was_sent_before_does_not_count_as_run(world: World) -> None
     assert b.scheduler._inner.schedule["job"].total_run_count == before == len(world.sent)
 
 
-def test_a_clock_that_steps_forward_makes_ticks_collapse(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clock_that_steps_forward_makes_ticks_collapse(world: World) -> None:
     world.beat("a")
     world.run(10)
     world.skew["a"] = 600.0
     assert len(world.run(5)) == 5
-    assert "Entry 'job' has no record of being sent for 600 of its due times" in caplog.text
+    assert world.logged("Entry 'job' has no record of being sent for 600 of its due times")
 
 
-def test_ticks_of_the_far_future_do_not_stop_the_schedule_for_ever(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ticks_of_the_far_future_do_not_stop_the_schedule_for_ever(world: World) -> None:
     world.skew["a"] = 400 * DAY
     a, b = world.beat("a"), world.beat("b")
     world.run(10)
@@ -127,7 +115,7 @@ def test_ticks_of_the_far_future_do_not_stop_the_schedule_for_ever(
     sent = world.run(10)
     assert b.leads
     assert len(sent) >= 8
-    assert "is recorded as sent for 2027-" in caplog.text
+    assert world.logged("is recorded as sent for 2027-")
     assert abs(world.recorded()["job"].due - world.now) < 2
 
 
@@ -139,14 +127,12 @@ def test_a_leader_whose_clock_is_put_right_from_the_far_future_goes_on(world: Wo
     assert len(world.run(10)) >= 8
 
 
-def test_a_record_that_makes_no_sense_is_replaced(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_record_that_makes_no_sense_is_replaced(world: World) -> None:
     redlock = client_for(world.app())
     Register(client_of(redlock), f"beat:{world.name}").write(1, {"job": (0, "nonsense")})
     world.beat("a")
     assert len(world.run(5)) == 5
-    assert "The record of entry 'job' cannot be read" in caplog.text
+    assert world.logged("The record of entry 'job' cannot be read")
     assert world.recorded()["job"].count == 5
 
 
@@ -206,12 +192,12 @@ def test_the_apps_time_zone_changes_nothing(make_world: MakeWorld, conf: dict[st
 
 
 def test_an_entry_whose_name_the_nodes_cannot_take_is_sent_all_the_same(
-    make_world: MakeWorld, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld,
 ) -> None:
     world = make_world(schedule={"bad\ud800": {"task": "job", "schedule": 1.0}})
     world.beat("a")
     # Celery's line about a due task has the name as it is, which no report can be written with.
-    with caplog.at_level(logging.WARNING, "celery.beat"):
+    with world.log.at_level(logging.WARNING, "celery.beat"):
         assert len(world.run(5)) == 5
 
 

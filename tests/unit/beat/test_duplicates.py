@@ -32,13 +32,11 @@ def test_it_is_dealt_with_and_not_tried_again(world: World) -> None:
     assert world.recorded()["job"].count == 10
 
 
-def test_it_is_told_once_and_not_as_an_error(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_is_told_once_and_not_as_an_error(world: World) -> None:
     world.beat("a")
     refuse(world)
     world.run(1)
-    (said,) = (found for found in caplog.records if found.levelno >= logging.WARNING)
+    (said,) = (found for found in world.log.records if found.levelno >= logging.WARNING)
     assert said.getMessage() == (
         "Entry 'job' was due, and counts as run: Task job was not sent: other-id is queued already."
     )

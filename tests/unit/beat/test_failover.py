@@ -52,9 +52,7 @@ def test_a_leader_that_crashes_is_followed_within_its_lease(world: World) -> Non
     assert len(set(due_times(world.sent))) == len(world.sent)
 
 
-def test_ticks_that_nobody_could_send_collapse_into_one_and_are_counted(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ticks_that_nobody_could_send_collapse_into_one_and_are_counted(world: World) -> None:
     a, _ = world.beat("a"), world.beat("b")
     world.run(10)
     world.crash(a)
@@ -63,7 +61,7 @@ def test_ticks_that_nobody_could_send_collapse_into_one_and_are_counted(
     assert due_times([first])[0] == int(first.at)
     assert due_times([second])[0] == due_times([first])[0] + 1
     missing = due_times([first])[0] - last - 1
-    assert f"Entry 'job' has no record of being sent for {missing} of its due times" in caplog.text
+    assert world.logged(f"Entry 'job' has no record of being sent for {missing} of its due times")
 
 
 def test_a_leader_that_was_frozen_sends_and_writes_nothing_when_it_wakes(world: World) -> None:
@@ -143,9 +141,7 @@ def test_an_entry_that_has_never_run_does_not_lose_its_first_tick_to_a_failover(
     assert told(world.run(60)) == [("b", due)]
 
 
-def test_with_all_lock_nodes_down_nobody_crashes_or_hurries(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_with_all_lock_nodes_down_nobody_crashes_or_hurries(world: World) -> None:
     a, b = world.beat("a"), world.beat("b")
     world.run(10)
     world.pause_nodes()
@@ -158,7 +154,7 @@ def test_with_all_lock_nodes_down_nobody_crashes_or_hurries(
     assert world.run(20)[-1].at > world.now - 1.1
     assert len(set(due_times(world.sent))) == len(world.sent)
     for line in ("No beat can lead schedule", "A quorum of lock nodes answers again"):
-        told_by = [record for record in caplog.records if line in record.getMessage()]
+        told_by = [record for record in world.log.records if line in record.getMessage()]
         assert len(told_by) == 2, line  # one of each beat
         assert {record.levelno for record in told_by} == {logging.WARNING}
 
@@ -173,9 +169,7 @@ def test_a_pass_ends_within_the_retry_period_and_asks_for_the_next_within_it(wor
         assert beat.longest_delay <= 2.0
 
 
-def test_a_leader_sends_nothing_once_it_was_not_extended_within_the_deadline(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_leader_sends_nothing_once_it_was_not_extended_within_the_deadline(world: World) -> None:
     a = world.beat("a")
     world.run(4.1)  # renewed a moment ago
     silent_since = world.now
@@ -183,18 +177,15 @@ def test_a_leader_sends_nothing_once_it_was_not_extended_within_the_deadline(
     sent = world.run(11)
     assert a.leads
     assert sent[-1].at <= silent_since + 8.0
-    assert "the leader sends nothing until it is" in caplog.text
+    assert world.logged("the leader sends nothing until it is")
     world.resume_nodes()
     world.run(5)
-    assert "is extended again" in caplog.text
+    assert world.logged("is extended again")
 
 
-def test_a_beat_that_is_superseded_campaigns_again_after_pauses_that_grow(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_beat_that_is_superseded_campaigns_again_after_pauses_that_grow(world: World) -> None:
     one = world.beat("one")
     Register(client_for(one.app), f"beat:{world.name}").claim(2**52)
     world.run(30)
-    ends = [record.created for record in caplog.records if "another beat leads" in record.message]
     # After 2, 4 and 8 seconds, then in a lease of 12.
-    assert len(ends) == 5
+    assert len(world.logged("another beat leads")) == 5

@@ -41,7 +41,7 @@ def test_passes_that_end_keep_the_lead_for_as_long_as_they_go_on(make_world: Mak
 
 
 def test_a_leader_that_was_outranked_writes_nothing_although_its_lease_seems_to_hold(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a = world.beat("a")
     world.run(5)
@@ -51,4 +51,4 @@ def test_a_leader_that_was_outranked_writes_nothing_although_its_lease_seems_to_
     Register(client_for(a.app), f"beat:{world.name}").claim((token or 0) + 1)
     world.run(1.2)
     assert written == []
-    assert "another beat leads" in caplog.text
+    assert world.logged("another beat leads")

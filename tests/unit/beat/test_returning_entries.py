@@ -34,9 +34,7 @@ def put_back(world: World, beat: Beat, entry: Any) -> None:
     )
 
 
-def test_no_run_of_an_entry_is_missed_while_it_is_not_in_the_schedule(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_run_of_an_entry_is_missed_while_it_is_not_in_the_schedule(world: World) -> None:
     a = world.beat("a")
     world.run(130)
     entry = take_away(a)
@@ -44,12 +42,10 @@ def test_no_run_of_an_entry_is_missed_while_it_is_not_in_the_schedule(
     put_back(world, a, entry)
     assert len(world.run(120)) == 2
     world.stop(a)
-    assert MISSED not in caplog.text
+    assert not world.logged(MISSED)
 
 
-def test_the_next_leader_knows_that_it_was_not_in_the_schedule(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_next_leader_knows_that_it_was_not_in_the_schedule(world: World) -> None:
     a = world.beat("a")
     world.run(130)
     entry = take_away(a)
@@ -66,12 +62,10 @@ def test_the_next_leader_knows_that_it_was_not_in_the_schedule(
     c = world.beat("c")
     assert world.run(150)
     world.stop(c)
-    assert MISSED not in caplog.text
+    assert not world.logged(MISSED)
 
 
-def test_runs_that_were_due_since_it_returned_are_missed(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_runs_that_were_due_since_it_returned_are_missed(world: World) -> None:
     a = world.beat("a")
     world.run(130)
     entry = take_away(a)
@@ -83,7 +77,7 @@ def test_runs_that_were_due_since_it_returned_are_missed(
     b = world.beat("b")
     world.run(70)
     world.stop(b)
-    assert "has no record of being sent for 4 of its due times" in caplog.text
+    assert world.logged("has no record of being sent for 4 of its due times")
 
 
 def test_what_an_earlier_leader_sent_of_an_entry_that_left_is_not_late(

@@ -74,7 +74,7 @@ def test_a_tick_whose_sending_was_cut_short_is_sent_by_the_successor(
 
 
 def test_a_run_that_was_sent_is_recorded_where_it_cannot_be_stored(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(conf={"beat_sync_every": 1})
     world.beat("a")
@@ -86,11 +86,11 @@ def test_a_run_that_was_sent_is_recorded_where_it_cannot_be_stored(
     monkeypatch.setattr(Scheduler, "sync", fail)
     world.run(5)
     assert world.recorded()["job"].count == len(world.sent) == 6
-    assert "no space left" in caplog.text
+    assert "no space left" in world.log.text
 
 
 def test_a_record_that_fails_keeps_no_tick_from_being_sent(
-    world: World, beat: Beat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.run(1)
 
@@ -99,7 +99,7 @@ def test_a_record_that_fails_keeps_no_tick_from_being_sent(
 
     monkeypatch.setattr(ScheduleState, "record_sent", fail)
     assert len(world.run(2 * PERIOD)) == 2
-    assert "a broken record" in caplog.text
+    assert "a broken record" in world.log.text
 
 
 def test_storing_runs_while_one_is_not_sent_repeats_none(world: World, beat: Beat) -> None:

@@ -119,6 +119,7 @@ class World:
     )
     conf: dict[str, Any] = field(default_factory=dict)
     time: VirtualTime = field(default_factory=lambda: VirtualTime(START.timestamp()))
+    log: Any = None
 
     def __post_init__(self) -> None:
         self.name = f"world-{next(_numbers)}"
@@ -144,6 +145,10 @@ class World:
     def resume_nodes(self) -> None:
         for node in self.nodes:
             node.resume()
+
+    def logged(self, text: str) -> list[str]:
+        """Return the lines in the log of the test that have a text."""
+        return [message for message in self.log.messages if text in message]
 
     def app(self, beat: str = "") -> Celery:
         """An app as each process has its own."""
@@ -309,7 +314,9 @@ def _next_event(beat: Beat) -> float:
     return min(beat.next_at, beat.watchdog.next_at)
 
 
-def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
+def worlds(
+    monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture | None = None
+) -> Iterator[MakeWorld]:
     """Have leases renewed and brokers fail as the worlds say that are made meanwhile."""
     made: list[World] = []
     for module in (client, lease):
@@ -331,7 +338,7 @@ def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
     monkeypatch.setattr(broker, "limited_connection", limited_connection)
 
     def make(**options: Any) -> World:
-        world = World(**options)
+        world = World(log=log, **options)
         made.append(world)
         return world
 
