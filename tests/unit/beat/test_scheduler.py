@@ -155,76 +155,73 @@ def test_a_standby_opens_no_schedule_file(make_world: MakeWorld, tmp_path: Path)
     assert not list(files["b"].parent.iterdir())
 
 
-def test_a_leader_that_stops_leaves_its_file_closed_and_up_to_date(
-    make_world: MakeWorld, tmp_path: Path
-) -> None:
-    world = make_world(conf=PERSISTENT)
-    file = str(tmp_path / "schedule")
-    a = world.beat("a", schedule_filename=file)
-    sent = world.run(10)
-    world.stop(a)
-    with shelve.open(file) as stored:
-        assert stored["entries"]["job"].total_run_count == len(sent)
+@pytest.fixture
+def filed(make_world: MakeWorld, tmp_path: Path) -> World:
+    """A world whose beats keep their schedule in one file."""
+    return make_world(conf={**PERSISTENT, "beat_schedule_filename": str(tmp_path / "schedule")})
 
 
-def test_a_leader_that_lost_its_lease_writes_nothing_to_its_file(
-    make_world: MakeWorld, tmp_path: Path
-) -> None:
-    world = make_world(conf=PERSISTENT)
-    file = str(tmp_path / "schedule")
-    a = world.beat("a", schedule_filename=file)
-    world.run(10)
+def stored_runs(world: World) -> int:
+    with shelve.open(world.conf["beat_schedule_filename"]) as stored:
+        runs: int = stored["entries"]["job"].total_run_count
+        return runs
+
+
+def test_a_leader_that_stops_leaves_its_file_closed_and_up_to_date(filed: World) -> None:
+    a = filed.beat("a")
+    sent = filed.run(10)
+    filed.stop(a)
+    assert stored_runs(filed) == len(sent)
+
+
+def test_a_leader_that_lost_its_lease_writes_nothing_to_its_file(filed: World) -> None:
+    a = filed.beat("a")
+    filed.run(10)
     a.scheduler._inner._store.sync()
-    with shelve.open(file) as stored:
-        before = stored["entries"]["job"].total_run_count
-    world.run(5)
+    before = stored_runs(filed)
+    filed.run(5)
     a.frozen = True
-    world.run(20)
+    filed.run(20)
     a.frozen = False
-    world.crash(world.beat("b"))
-    world.pass_of(a)
+    filed.crash(filed.beat("b"))
+    filed.pass_of(a)
     assert not a.leads
-    with shelve.open(file) as stored:
-        assert stored["entries"]["job"].total_run_count == before
+    assert stored_runs(filed) == before
 
 
-def test_a_beat_can_lead_again_with_the_same_file(make_world: MakeWorld, tmp_path: Path) -> None:
-    world = make_world(conf=PERSISTENT)
-    file = str(tmp_path / "schedule")
-    a = world.beat("a", schedule_filename=file)
-    first = world.run(10)
+def test_a_beat_can_lead_again_with_the_same_file(filed: World) -> None:
+    a = filed.beat("a")
+    first = filed.run(10)
     a.frozen = True
-    world.run(20)
+    filed.run(20)
     a.frozen = False
-    second = world.run(10)
+    second = filed.run(10)
     assert len(first) == 10
     assert len(second) >= 9
-    assert len(set(due_times(world.sent))) == len(world.sent)
+    assert len(set(due_times(filed.sent))) == len(filed.sent)
 
 
-def test_a_file_that_is_behind_repeats_no_tick(make_world: MakeWorld, tmp_path: Path) -> None:
-    world = make_world(conf=PERSISTENT, schedule={"hourly": {"task": "job", "schedule": 3600.0}})
-    a = world.beat("a", schedule_filename=str(tmp_path / "a"))
-    world.run(10)
-    world.stop(a)
-    b = world.beat("b", schedule_filename=str(tmp_path / "b"))
-    assert len(world.run(3600)) == 1
-    world.stop(b)
+def test_a_file_that_is_behind_repeats_no_tick(filed: World, tmp_path: Path) -> None:
+    filed.schedule["job"]["schedule"] = 3600.0
+    a = filed.beat("a")
+    filed.run(10)
+    filed.stop(a)
+    b = filed.beat("b", schedule_filename=str(tmp_path / "b"))
+    assert len(filed.run(3600)) == 1
+    filed.stop(b)
     # Its file knows nothing of the tick at 13:00:00.
-    world.beat("a", schedule_filename=str(tmp_path / "a"))
-    assert world.run(600) == []
+    filed.beat("a")
+    assert filed.run(600) == []
 
 
-def test_a_file_goes_before_nodes_that_have_lost_everything(
-    make_world: MakeWorld, tmp_path: Path
-) -> None:
-    world = make_world(conf=PERSISTENT, schedule={"hourly": {"task": "job", "schedule": 3600.0}})
-    a = world.beat("a", schedule_filename=str(tmp_path / "a"))
-    world.run(3590)
-    world.stop(a)
-    for node in world.nodes:
+def test_a_file_goes_before_nodes_that_have_lost_everything(filed: World) -> None:
+    filed.schedule["job"]["schedule"] = 3600.0
+    a = filed.beat("a")
+    filed.run(3590)
+    filed.stop(a)
+    for node in filed.nodes:
         node.flush()
         node.state.arm()
-    world.run(20)
-    world.beat("a", schedule_filename=str(tmp_path / "a"))
-    assert len(world.run(10)) == 1
+    filed.run(20)
+    filed.beat("a")
+    assert len(filed.run(10)) == 1

@@ -17,18 +17,21 @@ PERIOD = 300
 
 
 @pytest.fixture
-def world(make_world: MakeWorld) -> World:
+def world(make_world: MakeWorld, tmp_path: Path) -> World:
     """A world with one entry that is due every five minutes, and a schedule file."""
     return make_world(
         schedule={"job": {"task": "job", "schedule": float(PERIOD)}},
-        conf={"redlock_beat_scheduler": "celery.beat:PersistentScheduler"},
+        conf={
+            "redlock_beat_scheduler": "celery.beat:PersistentScheduler",
+            "beat_schedule_filename": str(tmp_path / "schedule"),
+        },
     )
 
 
 @pytest.fixture
-def beat(world: World, tmp_path: Path) -> Beat:
+def beat(world: World) -> Beat:
     """A beat that has sent its first tick, and whose second is due in five seconds."""
-    beat = world.beat("a", schedule_filename=str(tmp_path / "schedule"))
+    beat = world.beat("a")
     world.run(2 * PERIOD - 5.5)
     assert len(world.sent) == 1
     return beat
@@ -51,25 +54,25 @@ def test_a_tick_is_sent_after_all_though_the_broker_was_down_until_the_leader_ga
 
 
 def test_a_tick_that_a_leader_could_not_send_is_sent_by_its_successor(
-    world: World, beat: Beat, tmp_path: Path
+    world: World, beat: Beat
 ) -> None:
     world.publish_fails_with = lambda task: ValueError("no message can be made of it")
     assert world.run(60) == []
     world.stop(beat)
     world.publish_fails_with = lambda task: None
-    world.beat("b", schedule_filename=str(tmp_path / "schedule"))
+    world.beat("b")
     assert len(world.run(60)) == 1
 
 
 def test_a_tick_whose_sending_was_cut_short_is_sent_by_the_successor(
-    world: World, beat: Beat, tmp_path: Path
+    world: World, beat: Beat
 ) -> None:
     world.publish_fails_with = lambda task: handle_sigterm(beat)
     with pytest.raises(SystemExit):
         world.run(60)
     world.stop(beat)
     world.publish_fails_with = lambda task: None
-    world.beat("b", schedule_filename=str(tmp_path / "schedule"))
+    world.beat("b")
     assert len(world.run(60)) == 1
 
 

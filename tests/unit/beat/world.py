@@ -176,6 +176,8 @@ class World:
     def beat(self, name: str, **options: Any) -> Beat:
         """Start a beat, which does nothing before its first pass."""
         app = self.app(name)
+        # As Celery's service does.
+        options.setdefault("schedule_filename", app.conf.beat_schedule_filename)
         scheduler = RedlockScheduler(app, Producer=self._producer(app), **options)
         beat = Beat(name, app, scheduler, Watchdog(), self.now)
         self.beats.append(beat)
