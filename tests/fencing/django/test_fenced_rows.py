@@ -196,10 +196,6 @@ def test_saving_an_old_instance_does_not_lower_the_token(account: Account) -> No
     assert stored(account) == (7, 11)
 
 
-def test_a_new_instance_is_saved_with_the_token_it_has(account: Account) -> None:
-    assert stored(account) == (100, 10)
-
-
 def test_another_database_can_be_named(account: Account) -> None:
     copy = Account.objects.using("second").create(pk=account.pk, fencing_token=20)
 

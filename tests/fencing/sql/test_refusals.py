@@ -106,12 +106,6 @@ def test_values_alone_are_enough_under_a_lease(session: Session, lease: Lease) -
     assert (account.balance, account.fencing_token) == (7, lease.fencing_token)
 
 
-def test_a_given_token_wins_over_the_current_lease(session: Session, lease: Lease) -> None:
-    fenced_update(session, Account, Account.id == 1, 5, {"balance": 7})
-
-    assert session.get(Account, 1).fencing_token == 5
-
-
 def test_values_must_be_given(session: Session) -> None:
     with pytest.raises(TypeError, match="values"):
         fenced_update(session, Account, Account.id == 1, token=5)  # type: ignore[call-overload]

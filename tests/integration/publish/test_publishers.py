@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,8 +20,9 @@ from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport.redis import channel
+from tests.support.greenlets import run_with_greenlets
 from tests.support.tasks import Bench
-from tests.support.waiting import TIMEOUT, wait_until
+from tests.support.waiting import wait_until
 
 KEY = "redlock:k"
 CALM = 5.0
@@ -181,18 +180,15 @@ def test_a_forked_publisher_has_connections_of_its_own(
 
 
 GREENLETS = """
-from gevent import monkey; monkey.patch_all()
-import sys, gevent
+import sys
 from tests.support.tasks import Bench
 bench = Bench(redlock_nodes=sys.argv[1:], redlock_node_timeout=5.0)
 task = bench.task(lambda: None, lock_key="k", lock_mode="until_executed")
-jobs = [gevent.spawn(task.delay) for _ in range(20)]
+jobs = [spawn(task.delay) for _ in range(20)]
 ids = {job.get(timeout=30).id for job in jobs}
 assert (len(ids), bench.queue_length) == (1, 1), (ids, bench.queue_length)
 """
 
 
 def test_greenlets_publish_side_by_side(redlock_cluster: LocalCluster) -> None:
-    subprocess.run(
-        [sys.executable, "-c", GREENLETS, *redlock_cluster.urls], timeout=2 * TIMEOUT, check=True
-    )
+    run_with_greenlets("gevent", GREENLETS, *redlock_cluster.urls)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from celery_redlock import Redlock
 from celery_redlock.admin import live_view
 from celery_redlock.admin.live_view import LiveView
 from celery_redlock.protocol.commands import Waiter
@@ -29,8 +28,8 @@ def nodes(redlock_memory_nodes: list[str]) -> Iterator[MemoryNodes]:
 
 
 @pytest.fixture
-def redlock(nodes: MemoryNodes) -> Redlock:
-    return nodes.client()
+def watched(nodes: MemoryNodes) -> LiveView:
+    return LiveView(nodes.client(), {})
 
 
 @pytest.fixture(autouse=True)
@@ -63,44 +62,45 @@ def hold(nodes: MemoryNodes, key: str, owner: str) -> None:
     ],
 )
 def test_a_filter_is_a_glob_on_keys_or_a_part_of_a_text(
-    nodes: MemoryNodes, redlock: Redlock, text: str, found: list[str]
+    nodes: MemoryNodes, text: str, found: list[str]
 ) -> None:
     digest = task_digest("shop.invoice")
     hold(nodes, "account:7", "a 1 by hand")
     hold(nodes, "account:77", "b 1 by hand")
     hold(nodes, "report", f"c 1 running 4711 w1@host 12 task={digest}")
 
-    states = LiveView(redlock, {digest: "shop.invoice"}).look([text])
+    states = LiveView(nodes.client(), {digest: "shop.invoice"}).look([text])
 
     assert shown(states[text]) == found
 
 
 def test_rows_beyond_the_most_are_counted(
-    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+    nodes: MemoryNodes, watched: LiveView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_view, "MOST_ROWS", 3)
     for number in range(5):
         hold(nodes, f"key:{number}", f"{number} 1 x")
 
-    locks = LiveView(redlock, {}).look([""])[""]["locks"]
+    locks = watched.look([""])[""]["locks"]
 
     assert (locks["found"], locks["shown"], len(locks["keys"])) == (5, 3, 3)
 
 
 def test_of_many_rows_those_stay_that_most_wait_for(
-    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+    nodes: MemoryNodes, watched: LiveView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_view, "MOST_ROWS", 2)
     wanted = ("key:1", "key:3")
     for number in (0, 2, 4):
         hold(nodes, f"key:{number}", f"{number} 1 x")
+    redlock = nodes.client()
     leases = [redlock.acquire(key) for key in wanted]
     with ThreadPoolExecutor(len(wanted)) as pool:
         for key in wanted:
             pool.submit(redlock.acquire, key, wait=TIMEOUT)
         wait_until(lambda: all(nodes.waiting(0, key) for key in wanted))
 
-        state = LiveView(redlock, {}).look([""])[""]
+        state = watched.look([""])[""]
 
         for lease in leases:
             lease.release()
@@ -108,22 +108,21 @@ def test_of_many_rows_those_stay_that_most_wait_for(
 
 
 def test_a_look_ends_when_its_time_is_up(
-    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+    nodes: MemoryNodes, watched: LiveView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_view, "BUDGET", 0.0)
     for number in range(1000):
         hold(nodes, f"key:{number}", f"{number} 1 x")
 
-    locks = LiveView(redlock, {}).look([""])[""]["locks"]
+    locks = watched.look([""])[""]["locks"]
 
     assert locks["part"] < 1.0
 
 
 def test_changes_are_not_guessed_from_rows_that_are_not_all(
-    nodes: MemoryNodes, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+    nodes: MemoryNodes, watched: LiveView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_view, "MOST_ROWS", 1)
-    watched = LiveView(redlock, {})
     hold(nodes, "a", "1 1 x")
     watched.look([""])
     hold(nodes, "b", "2 1 x")
@@ -142,9 +141,8 @@ def test_changes_are_not_guessed_from_rows_that_are_not_all(
     ],
 )
 def test_a_change_is_what_two_looks_differ_in(
-    nodes: MemoryNodes, redlock: Redlock, before: str | None, after: str | None, what: list[str]
+    nodes: MemoryNodes, watched: LiveView, before: str | None, after: str | None, what: list[str]
 ) -> None:
-    watched = LiveView(redlock, {})
     for owner in (before, after):
         for node in range(len(nodes)):
             nodes.forget(node, "a")
@@ -177,14 +175,13 @@ RUNNING, QUEUED = "1 1 running 4711 w1@host 12", "1 1 queued 4711 host 12"
 )
 def test_a_needed_lock_whose_time_is_over_has_expired(
     nodes: MemoryNodes,
-    redlock: Redlock,
+    watched: LiveView,
     monkeypatch: pytest.MonkeyPatch,
     owner: str,
     after: str | None,
     what: list[str],
     expired: int,
 ) -> None:
-    watched = LiveView(redlock, {})
     hold(nodes, "a", owner)
     watched.look([""])
     let_pass(61.0, nodes, monkeypatch)
@@ -199,7 +196,7 @@ def test_a_needed_lock_whose_time_is_over_has_expired(
 
 
 def test_a_key_has_the_wait_of_the_waiter_that_is_next(
-    nodes: MemoryNodes, redlock: Redlock
+    nodes: MemoryNodes, watched: LiveView
 ) -> None:
     hold(nodes, "a", "1 1 x")
     hold(nodes, "b", "1 1 x")
@@ -208,7 +205,7 @@ def test_a_key_has_the_wait_of_the_waiter_that_is_next(
         waiter = Waiter(f"since {ago}", now_ms - ago * 1000, 60_000)
         nodes.run(0, acquire((f"{PREFIX}a",), "us", 60_000, 0, 0, "", waiter))
 
-    groups = LiveView(redlock, {}).look([""])[""]["locks"]["keys"]
+    groups = watched.look([""])[""]["locks"]["keys"]
 
     assert [(group["waiting"], round(group["waiting_for"], -2)) for group in groups] == [
         (2, 3600),
@@ -216,8 +213,7 @@ def test_a_key_has_the_wait_of_the_waiter_that_is_next(
     ]
 
 
-def test_a_filter_that_nobody_watches_is_forgotten(nodes: MemoryNodes, redlock: Redlock) -> None:
-    watched = LiveView(redlock, {})
+def test_a_filter_that_nobody_watches_is_forgotten(watched: LiveView) -> None:
     watched.look(["a", "b"])
     watched.look(["b"])
 

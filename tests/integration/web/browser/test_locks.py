@@ -149,18 +149,6 @@ def test_a_reload_keeps_the_filter(page: Page, servers: ServerNodes) -> None:
     assert len(leases) == 2
 
 
-def test_details_show_what_each_node_has(page: Page, servers: ServerNodes) -> None:
-    lease = servers.connected().acquire("account:7")
-    servers.wait_held(lease)
-    page.get_by_role("button", name="Details of account:7").click()
-
-    dialog = page.get_by_role("dialog", name="account:7")
-    expect(dialog.get_by_role("cell", name="this owner")).to_have_count(5)
-    page.keyboard.press("Escape")
-    expect(dialog).to_be_hidden()
-    assert lease.extend() is None
-
-
 def test_a_stopped_node_is_shown_until_it_is_back(page: Page, servers: ServerNodes) -> None:
     nodes = page.locator("#node-table tbody tr")
     servers.kill(4)
