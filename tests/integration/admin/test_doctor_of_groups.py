@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,16 +18,9 @@ CALM = 10.0
 SHORT = 1.0
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[LocalSentinel]:
-    with LocalSentinel(3) as groups:
-        yield groups
-
-
 @pytest.fixture
-def groups(shared: LocalSentinel) -> LocalSentinel:
-    shared.reset()
-    return shared
+def groups(redlock_sentinel: LocalSentinel) -> LocalSentinel:
+    return redlock_sentinel
 
 
 def found(groups: LocalSentinel, urls: list[str] | None = None, **settings: Any) -> list[Finding]:

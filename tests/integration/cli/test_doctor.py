@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.plugin import ClusterFactory
 from tests.support.command_line import CommandLine, Printed
 
 
-@pytest.fixture(scope="module")
-def healthy() -> Iterator[LocalCluster]:
-    with LocalCluster(3) as cluster:
-        yield cluster
+@pytest.fixture
+def healthy(redlock_cluster_factory: ClusterFactory) -> LocalCluster:
+    return redlock_cluster_factory(3)
 
 
 @pytest.fixture
-def broken() -> Iterator[LocalCluster]:
+def broken(healthy: LocalCluster) -> LocalCluster:
     """Three nodes of which one does not answer."""
-    with LocalCluster(3) as cluster:
-        cluster.kill(1)
-        yield cluster
+    healthy.kill(1)
+    return healthy
 
 
 def examine(cli: CommandLine, cluster: LocalCluster, *options: str, status: int = 0) -> Printed:

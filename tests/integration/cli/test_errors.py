@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 import click
 import pytest
 
 from celery_redlock.cli import locks, main
 from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.plugin import ClusterFactory
 from tests.support import forked
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3) as cluster:
-        yield cluster
+def cluster(redlock_cluster_factory: ClusterFactory) -> LocalCluster:
+    return redlock_cluster_factory(3)
 
 
 ESCAPE = "\x1b]0;title\x07"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -16,29 +15,22 @@ from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[LocalSentinel]:
-    with LocalSentinel(3, armed=False) as groups:
-        yield groups
-
-
 @pytest.fixture
-def groups(shared: LocalSentinel) -> LocalSentinel:
+def groups(redlock_sentinel: LocalSentinel) -> LocalSentinel:
     """Three groups whose masters vote."""
-    shared.reset()
-    shared.arm()
-    return shared
+    return redlock_sentinel
 
 
 @pytest.fixture
-def run(shared: LocalSentinel, cli: CommandLine) -> CommandLine:
-    return partial(cli, "--nodes", ",".join(shared.urls))
+def run(groups: LocalSentinel, cli: CommandLine) -> CommandLine:
+    return partial(cli, "--nodes", ",".join(groups.urls))
 
 
-def test_init_arms_the_masters_of_new_groups(shared: LocalSentinel, run: CommandLine) -> None:
-    shared.reset()
+def test_init_arms_the_masters_of_new_groups(groups: LocalSentinel, run: CommandLine) -> None:
+    for group in range(3):
+        groups.client(group, groups.master(group)).flushall()
     rows = [line.split()[:2] for line in run("init").lines]
-    assert rows == [[url, "armed"] for url in shared.urls]
+    assert rows == [[url, "armed"] for url in groups.urls]
 
 
 def test_doctor_has_a_row_for_each_group(groups: LocalSentinel, run: CommandLine) -> None:

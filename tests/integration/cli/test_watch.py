@@ -14,6 +14,7 @@ import pytest
 
 from celery_redlock import Redlock
 from celery_redlock.testing import LocalCluster
+from celery_redlock.testing.plugin import ClusterFactory
 from tests.support import forked
 from tests.support.command_line import CommandLine
 from tests.support.nodes import CALM
@@ -69,9 +70,8 @@ def client(cluster: LocalCluster) -> Redlock:
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(3) as cluster:
-        yield cluster
+def cluster(redlock_cluster_factory: ClusterFactory) -> LocalCluster:
+    return redlock_cluster_factory(3)
 
 
 @pytest.fixture
