@@ -14,7 +14,7 @@ from celery_redlock.cli import main
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What a command has printed."""
+    """The output of a command that has ended."""
 
     out: str
     err: str

@@ -27,7 +27,7 @@ UNSYNCED = {"file": partial(file, fsync=False)}
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, url_of: Callable[[str], str]
 ) -> tuple[Any, ...]:
-    """What processes open to write to one thing, which is there."""
+    """The place that processes open to write to one thing, which is there."""
     kind = request.param
     place = ({**KINDS, **UNSYNCED}[kind], url_of(kind), tmp_path)
     with guarded_at(*place):

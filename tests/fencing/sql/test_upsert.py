@@ -82,7 +82,7 @@ def test_a_core_table_is_written_on_a_connection(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "values", "told"),
+    ("target", "values", "reason"),
     [
         (Account, {"balance": 1}, "key 'id'"),
         (Account, {"id": 1, "colour": 1}, "'colour'"),
@@ -91,7 +91,7 @@ def test_a_core_table_is_written_on_a_connection(engine: Engine) -> None:
     ids=["without its key", "no such column", "a class that shares its table with others"],
 )
 def test_values_that_cannot_be_upserted_are_refused(
-    engine: Engine, target: Any, values: dict[str, int], told: str
+    engine: Engine, target: Any, values: dict[str, int], reason: str
 ) -> None:
-    with Session(engine) as session, pytest.raises(ConfigurationError, match=told):
+    with Session(engine) as session, pytest.raises(ConfigurationError, match=reason):
         fenced_upsert(session, target, 5, values)

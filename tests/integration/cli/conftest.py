@@ -1,4 +1,4 @@
-"""What the tests of the commands share."""
+"""The fixture that the tests of the commands share."""
 
 from __future__ import annotations
 

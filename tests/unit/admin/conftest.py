@@ -1,4 +1,4 @@
-"""What these tests share with those of tasks."""
+"""The bench of the tests of tasks."""
 
 from __future__ import annotations
 
