@@ -13,18 +13,6 @@ from celery_redlock.tasks.declarations import find_mistakes
 from tests.support.tasks import Bench
 
 
-def test_finalizing_an_app_names_the_mistakes_of_all_its_tasks() -> None:
-    bench = Bench(redlock_wait=-1)
-    bench.task(lambda: None, name="one", lock_ttl=-1)
-    bench.task(lambda: None, name="two", lock_tll=3, lock_key="{a}")
-    with pytest.raises(ConfigurationError) as caught:
-        bench.app.finalize()
-    begins = ("setting redlock_wait=-1", "task 'one': lock_ttl=-1", "task 'two': lock_tll is")
-    assert all(f"  - {begin}" in str(caught.value) for begin in begins)
-    assert "  - task 'two': lock_key: the template '{a}'" in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 5
-
-
 def test_a_mistake_keeps_no_other_task_of_the_app_from_working() -> None:
     bench = Bench()
     bench.task(lambda: None, name="wrong", lock_ttl=-1)

@@ -10,9 +10,8 @@ import pytest
 from celery import Task, signals
 from celery.exceptions import Reject
 
-from celery_redlock import current_lease
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import left, mark, role, value
@@ -38,21 +37,6 @@ def plain(bench: Bench, body: Any = None, **options: Any) -> Any:
 def test_the_twin_of_a_plain_task_is_ignored(bench: Bench) -> None:
     request = bench.send(plain(bench))
     assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
-
-
-def test_the_twin_of_a_plain_task_that_runs_is_put_back(bench: Bench) -> None:
-    outcomes: list[Any] = []
-    request = bench.send(plain(bench, lambda self: outcomes.append(bench.run(request).state)))
-    bench.run(request)
-    assert (outcomes, bench.queue_length) == (["IGNORED"], 1)
-    assert bench.run(bench.receive()).state == "IGNORED"
-
-
-def test_a_plain_task_sees_nothing_of_its_protection(bench: Bench) -> None:
-    def body(self: Any) -> list[Any]:
-        return [current_lease(), getattr(self.request, "fencing_token", None)]
-
-    assert bench.call(plain(bench, body)).value == [None, None]
 
 
 def test_every_task_is_protected_those_of_celery_too(bench: Bench) -> None:
@@ -137,12 +121,6 @@ def test_a_plain_message_that_goes_back_to_the_broker_runs_again(bench: Bench) -
 
     request = bench.send(plain(bench, body))
     assert [bench.run(request).state for _ in range(3)] == ["REJECTED", "SUCCESS", "IGNORED"]
-
-
-def test_a_message_from_a_program_that_does_not_know_us_has_a_twin_too(bench: Bench) -> None:
-    request = bench.send(plain(bench))
-    del request[HEADER]
-    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
 
 
 def test_each_publish_is_told_apart_and_each_copy_keeps_its_publish(bench: Bench) -> None:

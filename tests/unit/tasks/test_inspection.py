@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
 from celery_redlock.tasks.config.client import client_for
-from celery_redlock.tasks.message.owner_label import HOST, label_for
+from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare as unique
@@ -35,28 +32,6 @@ def test_the_lock_keys_of_a_call_have_no_prefix(bench: Bench) -> None:
     assert declare(bench, lock_key=["a:{n}", "b"]).lock_keys(2) == ("a:2", "b")
 
 
-def test_nobody_holds_a_lock_that_is_free(bench: Bench) -> None:
-    assert declare(bench).lock_holder(n=1) is None
-
-
-def test_a_task_in_the_queue_holds_its_lock(bench: Bench) -> None:
-    task = declare(bench, lock_queue_ttl=90)
-    before = time.time()
-    sent = task.delay(1)
-    holder = task.lock_holder(1)
-    assert (holder.task_id, holder.state, holder.key) == (sent.id, "queued", "1")
-    assert (holder.host, holder.pid, holder.token) == (HOST, os.getpid(), None)
-    assert 0 < holder.expires_in <= 90
-    assert datetime.fromtimestamp(before - 1, UTC) < holder.since <= datetime.now(UTC)
-
-
-def test_a_running_task_has_its_host_and_its_token(bench: Bench) -> None:
-    lease = running(bench)
-    holder = declare(bench).lock_holder(1)
-    assert (holder.task_id, holder.state, holder.host) == ("runner", "running", "w@host")
-    assert (holder.token, holder.owner) == (lease.fencing_token, lease.owner)
-
-
 def test_the_calls_arguments_choose_the_lock(bench: Bench) -> None:
     task = declare(bench)
     running(bench, "2")
@@ -71,14 +46,6 @@ def test_a_foreign_client_is_shown_as_one(bench: Bench) -> None:
     assert holder.owner == lease.owner
 
 
-def test_who_runs_is_named_before_who_waits(bench: Bench) -> None:
-    task = declare(bench, lock_mode="until_and_while_executing")
-    sent = task.delay(1)
-    assert task.lock_holder(1).task_id == sent.id
-    running(bench)
-    assert task.lock_holder(1).task_id == "runner"
-
-
 @pytest.mark.parametrize("mode", ["until_executed", "until_and_while_executing"])
 def test_a_lock_that_is_taken_away_is_free_for_the_next(bench: Bench, mode: str) -> None:
     task = declare(bench, lock_mode=mode)
@@ -88,19 +55,6 @@ def test_a_lock_that_is_taken_away_is_free_for_the_next(bench: Bench, mode: str)
     assert task.lock_holder(1) is None
     assert task.delay(1).id != first.id
     assert task.lock_holder(2).task_id == "runner"
-
-
-def test_taking_away_what_nobody_has_says_so(bench: Bench) -> None:
-    assert declare(bench).release_lock(1) is False
-
-
-def test_a_running_and_a_waiting_task_both_lose_theirs(bench: Bench) -> None:
-    task = declare(bench, lock_mode="until_and_while_executing")
-    task.delay(1)
-    lease = running(bench)
-    assert task.release_lock(1) is True
-    assert task.lock_holder(1) is None
-    assert lease.release() is False
 
 
 @pytest.mark.parametrize("method", ["lock_holder", "release_lock", "revoke_queued"])

@@ -15,8 +15,8 @@ from celery_redlock import LossReason, current_lease
 from celery_redlock.tasks import monitor_events
 from celery_redlock.tasks.monitor_events import MOST_WAITING, MonitorEvent, send_monitor_event
 from tests.support.tasks import Bench
-from tests.support.waiting import TIMEOUT, wait_until
-from tests.unit.tasks.jobs import job, start_worker
+from tests.support.waiting import wait_until
+from tests.unit.tasks.jobs import job
 
 REQUEST = Context(id="mine", hostname="worker@bench", is_eager=False)
 
@@ -25,18 +25,6 @@ REQUEST = Context(id="mine", hostname="worker@bench", is_eager=False)
 def own_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send the events of each test in a thread of its own, whatever earlier ones left to send."""
     monkeypatch.setattr(monitor_events, "_outbox", None)
-
-
-def test_a_task_that_has_its_lock_sends_key_and_token_with_its_id_and_its_worker(
-    bench: Bench,
-) -> None:
-    sent = bench.watch_monitor_events()
-    request = bench.send(job(bench, lambda self: current_lease().fencing_token))
-    token = bench.run(request).value
-    ((kind, fields),) = wait_until(lambda: sent)
-    assert kind == "redlock-locked"
-    assert (fields["name"], fields["key"], fields["fencing_token"]) == ("job", "k", token)
-    assert (fields["uuid"], fields["hostname"]) == (request["id"], "worker@bench")
 
 
 def test_a_task_that_is_requeued_sends_its_holder_and_its_delay(bench: Bench) -> None:
@@ -149,23 +137,3 @@ def test_events_that_come_faster_than_they_are_sent_are_logged_once(
         assert caplog.text.count("further ones are dropped") == 1
     finally:
         turns.release(2 * MOST_WAITING)
-
-
-@pytest.mark.parametrize("option", [True, False])
-def test_pool_processes_know_the_option_of_their_worker(bench: Bench, option: bool) -> None:
-    bench.app.conf.worker_send_task_events = not option
-    start_worker(bench, task_events=option)
-    assert bench.app.conf.worker_send_task_events is option
-
-
-def test_a_monitor_shows_the_event(bench: Bench) -> None:
-    task = job(bench)
-    bench.app.conf.worker_send_task_events = True
-    bench.app.conf.broker_transport_options = {"polling_interval": 0.02}
-    seen: list[dict[str, Any]] = []
-    with bench.app.connection_for_read() as connection:
-        receiver = bench.app.events.Receiver(connection, handlers={"redlock-locked": seen.append})
-        with receiver.consumer_context() as (receiving, *_):
-            bench.call(task)
-            wait_until(lambda: receiving.drain_events(timeout=TIMEOUT) or seen)
-    assert [event["key"] for event in seen] == ["k"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,9 +15,6 @@ from celery_redlock import QuorumUnavailable, RedlockTask
 from celery_redlock.tasks import node_watch
 from celery_redlock.tasks.bootsteps import NodeWatchStep
 from celery_redlock.tasks.node_watch import NodeWatch, is_watched, report_unavailable
-from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
-from tests.support.waiting import wait_until
 
 NODES = ("a", "b", "c")
 _numbers = itertools.count()
@@ -37,18 +33,6 @@ def watch(app: Celery) -> Iterator[NodeWatch]:
     watch = NodeWatch(app)
     yield watch
     watch.stop()
-
-
-def pause(app: Celery, *numbers: int) -> Callable[[], None]:
-    nodes = [memory_node(parse_node(app.conf.redlock_nodes[number])) for number in numbers]
-    for node in nodes:
-        node.pause()
-
-    def resume() -> None:
-        for node in nodes:
-            node.resume()
-
-    return resume
 
 
 def task_of(app: Celery, **options: Any) -> Any:
@@ -71,29 +55,6 @@ def test_reports_of_a_long_outage_never_wait_for_a_log_that_is_not_kept(watch: N
 def test_a_report_is_never_longer_than_a_pipe_takes_whole() -> None:
     nodes = {f"redis://{'h' * 200}-{number}": "r" * 200 for number in range(100)}
     assert len(node_watch._encoded(1.0, nodes, "m" * 10_000)) <= select.PIPE_BUF
-
-
-def test_a_loss_that_a_task_reports_and_its_end_are_logged_from_the_watch_s_thread(
-    app: Celery,
-    watch: NodeWatch,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(node_watch, "POLL_EVERY", 0.05)
-    task = task_of(app, lock_key="k", lock_on_unavailable="raise")
-    resume = pause(app, 0, 1)
-    watch.start()
-    with caplog.at_level(logging.WARNING):
-        for task_id in ("first", "second"):
-            error = QuorumUnavailable("none", "k", {"memory://x": "no answer"})
-            report_unavailable(task, task_id, task.redlock_plan.options, error)
-        wait_until(lambda: caplog.messages)
-        resume()
-        wait_until(lambda: len(caplog.messages) == 2)
-    lost, back = caplog.messages
-    assert "2 of 3 have to vote. memory://x: no answer." in lost
-    assert f"Task {task.name}[first] met it first and fails" in lost
-    assert back.startswith("A quorum of lock nodes votes again, after ")
 
 
 def test_only_a_worker_with_tasks_that_lock_keeps_the_log(app: Celery) -> None:

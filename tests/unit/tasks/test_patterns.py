@@ -25,14 +25,6 @@ def vendor_task(bench: Bench, body: Any = None, **options: Any) -> Any:
 PATTERN = {"vendor.*": {"lock_key": "report:{month}"}}
 
 
-def test_a_pattern_makes_a_plain_task_lock_when_the_app_is_finalized() -> None:
-    bench = Bench(redlock_tasks=PATTERN)
-    task = vendor_task(bench)
-    bench.app.finalize()
-    assert bench.call(task, 5).value is True
-    assert isinstance(bench.app.tasks["vendor.report"], RedlockTask)
-
-
 def test_a_task_that_no_pattern_names_stays_as_it_was() -> None:
     bench = Bench(redlock_tasks=PATTERN)
     bench.task(lambda: None, base=Task, name="other")

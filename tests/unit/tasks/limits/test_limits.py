@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import threading
-import time
 from itertools import chain
 from typing import Any
 
@@ -13,14 +11,14 @@ from celery import chain as steps
 from celery.exceptions import Retry
 
 from celery_redlock import Limit, current_lease, is_skipped
-from celery_redlock.errors import DuplicateTask, LeaseLost, LockContended
+from celery_redlock.errors import DuplicateTask, LockContended
 from celery_redlock.protocol.keys import slot_number
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, WINDOW
 from tests.support.waiting import TIMEOUT
-from tests.unit.tasks.jobs import ALL_MODES, counting, retry_once
+from tests.unit.tasks.jobs import ALL_MODES, counting
 from tests.unit.tasks.limits.slots import LIMIT, QUEUE, limited, roles, taken
 
 #: The modes whose bodies run under the lock.
@@ -189,13 +187,6 @@ def test_a_retry_keeps_its_slot(bench: Bench, mode: str) -> None:
     assert len(set(slots)) == 1
 
 
-def test_nobody_gets_the_slot_between_a_run_and_its_retry(bench: Bench) -> None:
-    bench.call(limited(bench, retry_once, lock_limit=1))
-    with pytest.raises(LockContended):
-        bench.elsewhere.acquire(Limit("k", 1), wait=0)
-    assert bench.run(bench.receive()).state == "SUCCESS"
-
-
 @pytest.mark.parametrize("mode", HANDED_ON)
 def test_a_retry_that_begins_in_another_slot_leaves_none_to_nobody(bench: Bench, mode: str) -> None:
     """Its first run has yet to end, and so to hand its slot on."""
@@ -239,45 +230,6 @@ def test_with_lock_fair_the_message_that_has_waited_longest_goes_first(
     two_hold[0].release()
     assert bench.run(late).state == "RETRY"
     assert bench.run(waiting[0]).state == "SUCCESS"
-
-
-def test_a_body_whose_slot_is_lost_is_interrupted_and_the_other_is_not(bench: Bench) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    ended: dict[str, str] = {}
-
-    def body(self: Any, name: str) -> None:
-        try:
-            if name == "other":
-                begun.set()
-                assert go_on.wait(TIMEOUT)
-            else:
-                # One call into the interpreter: the loss may strike `Thread.start` half done.
-                _thread.start_new_thread(self.lease.mark_lost, ())
-                while True:
-                    time.sleep(0.01)
-        except LeaseLost:
-            ended[name] = "interrupted"
-            raise
-        ended[name] = "ended"
-
-    task = limited(bench, body, lock_mode="while_executing")
-    requests = [bench.send(task, "other"), bench.send(task, "lost")]
-    thread = threading.Thread(target=bench.run, args=requests[:1])
-    thread.start()
-    assert begun.wait(TIMEOUT)
-    bench.run(requests[1])
-    go_on.set()
-    thread.join(TIMEOUT)
-    assert ended == {"lost": "interrupted", "other": "ended"}
-
-
-def test_the_slot_of_a_holder_that_has_died_is_free_after_its_ttl(bench: Bench) -> None:
-    task = limited(bench, lock_mode="while_executing")
-    for _ in range(2):
-        bench.elsewhere.acquire(Limit("k", 2), ttl=60)
-    bench.let_pass(61)
-    assert taken(bench) == {}
-    assert bench.call(task).value == "ran"
 
 
 def test_the_limit_of_a_call_is_that_of_its_arguments(bench: Bench) -> None:
@@ -350,13 +302,6 @@ def test_a_task_with_a_limit_of_one_has_duplicates(bench: Bench) -> None:
     task = limited(bench, lock_limit=1)
     first = task.delay()
     assert task.delay().id == first.id
-
-
-def test_a_message_of_another_producer_takes_a_slot(bench: Bench) -> None:
-    limited(bench, lambda self: self.lease.slot)
-    bench.app.finalize()
-    bench.app.send_task("job")
-    assert bench.run(bench.receive()).value in (0, 1)
 
 
 def test_a_chain_of_one_task_needs_one_slot(bench: Bench) -> None:

@@ -20,7 +20,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.skew import clock_off_by
 from tests.support.tasks import Bench
 from tests.support.ticks import tick_now
-from tests.support.unique import KEY, free, holder, left, mark, role
+from tests.support.unique import holder, left, role
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import before_next, raising
 
@@ -307,28 +307,6 @@ def test_an_older_call_with_the_same_id_says_nothing_about_the_task(
     older, _ = burst.call(1, task_id="twice"), burst.call(2, task_id="twice")
     assert bench.run(older).state == "IGNORED"
     assert bench.app.AsyncResult("twice").state == "PENDING"
-
-
-class DeadError(BaseException):
-    """The publisher dies."""
-
-
-def test_an_older_call_runs_where_the_publisher_of_the_newer_one_dies_before_it_sends(
-    bench: Bench, burst: Burst, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = burst.call(1)
-    client = client_of(client_for(bench.app))
-    with monkeypatch.context() as patch:
-        patch.setattr(client, "cancel", lambda *_args, **_options: True)
-        before_next(bench.app.amqp, "send_task_message", raising(DeadError()))
-        with pytest.raises(DeadError):
-            burst.call(2)
-    assert bench.run(older).state == "IGNORED"  # another delivery may have it: requeued
-    assert max(left(bench), left(bench, mark(bench, older))) <= PUBLISH_GRACE
-    for place in (KEY, mark(bench, older)):
-        free(bench, place)
-    bench.run(bench.receive())
-    assert burst.runs == [1]
 
 
 # What is no debounced call.

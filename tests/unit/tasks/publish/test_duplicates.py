@@ -8,7 +8,7 @@ import pytest
 
 from celery_redlock import is_duplicate
 from celery_redlock.core import client_of
-from celery_redlock.errors import ConfigurationError, DuplicateTask
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
@@ -24,50 +24,6 @@ def test_a_duplicate_is_not_sent_and_its_result_is_the_existing_tasks(bench: Ben
     second = task.delay()
     assert (second.id, is_duplicate(second), bench.queue_length) == (first.id, True, 1)
     assert counters()["task_duplicate"] - before == 1
-
-
-def test_a_duplicate_of_a_running_task_points_at_it(bench: Bench) -> None:
-    owned_by(bench, "runner")
-    assert declare(bench).delay().id == "runner"
-
-
-def test_calls_with_other_keys_are_no_duplicates(bench: Bench) -> None:
-    task = bench.task(lambda n: None, lock_key="{n}", lock_mode="until_executed")
-    task.delay(1)
-    task.delay(2)
-    assert bench.queue_length == 2
-
-
-def test_positional_named_and_defaulted_calls_are_duplicates_of_each_other(bench: Bench) -> None:
-    def body(a: int, b: int = 2) -> None: ...
-
-    task = bench.task(body, lock_mode="until_executed")
-    ids = {task.delay(1).id, task.delay(a=1).id, task.delay(1, b=2).id}
-    assert (len(ids), bench.queue_length) == (1, 1)
-
-
-def test_policy_raise_refuses_a_duplicate_and_names_the_existing_task(bench: Bench) -> None:
-    task = declare(bench, lock_on_duplicate="raise")
-    first = task.delay()
-    with pytest.raises(DuplicateTask, match="is queued already") as caught:
-        task.delay()
-    assert caught.value.task_id == first.id
-    assert caught.value.result.id == first.id
-    assert bench.queue_length == 1
-
-
-def test_a_function_decides_with_the_task_and_the_error(bench: Bench) -> None:
-    asked: list[Any] = []
-
-    def decide(task: Any, error: Any) -> str:
-        asked.append((task.name, error.key))
-        return "raise"
-
-    task = declare(bench, lock_on_duplicate=decide)
-    task.delay()
-    with pytest.raises(DuplicateTask):
-        task.delay()
-    assert asked == [("job", "k")]
 
 
 @pytest.mark.parametrize("answer", [None, "skip", "requeue", 7, ["existing"]])

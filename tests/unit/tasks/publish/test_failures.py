@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from kombu.exceptions import EncodeError, OperationalError
+from kombu.exceptions import EncodeError
 
 from celery_redlock.core import client_of
 from celery_redlock.errors import LockContended, LockKeyError
@@ -19,16 +18,6 @@ from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import declare
 from tests.unit.tasks.jobs import before_next, raising
-
-
-def test_a_publish_that_fails_frees_the_lock_and_reaches_the_caller(
-    bench: Bench, break_broker: Callable[[], None]
-) -> None:
-    task = declare(bench)
-    break_broker()
-    with pytest.raises(OperationalError):
-        task.delay()
-    assert not bench.is_held("k")
 
 
 def test_arguments_that_cannot_be_sent_free_the_lock(bench: Bench) -> None:

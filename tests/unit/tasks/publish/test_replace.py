@@ -62,15 +62,6 @@ def test_a_message_does_not_replace_an_earlier_one(
     assert (bench.queue_length, revoked) == (2, [])
 
 
-def test_a_running_task_is_left_alone_and_the_newer_one_waits(
-    bench: Bench, revoked: list[str]
-) -> None:
-    running = owned_by(bench, "other").owner
-    message = bench.send(declare(bench, lock_on_duplicate="replace"))
-    assert (value(bench), revoked) == (running, [])
-    assert Envelope.read(message).reservation is None
-
-
 def test_a_finished_tasks_window_cannot_be_replaced(bench: Bench, revoked: list[str]) -> None:
     owned_by(bench, "finished", Role.FINISHED)
     assert declare(bench, lock_on_duplicate="replace").delay().id == "finished"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -11,13 +10,10 @@ from celery import Task
 from celery_redlock import RedlockTask, is_duplicate
 from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.expiry import PUBLISH_GRACE
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
-from tests.support.unique import KEY, QUEUE, declare, left, owned_by, value
-from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import before_next
+from tests.support.unique import KEY, declare, value
 
 
 def test_a_task_that_another_thread_is_about_to_bind_is_sent_with_its_lock(bench: Bench) -> None:
@@ -45,36 +41,6 @@ def test_every_publish_has_a_nonce_of_its_own(bench: Bench) -> None:
     nonces = {Envelope.read(bench.send(task, n)).nonce for n in range(5)}
     assert len(nonces) == 5
     assert "" not in nonces
-
-
-def test_the_lock_lasts_for_the_grace_until_the_message_is_out(bench: Bench) -> None:
-    task = declare(bench)
-    seen: list[float] = []
-    before_next(bench.app, "send_task", lambda: seen.append(left(bench)))
-    task.delay()
-    assert 0 < seen[0] <= PUBLISH_GRACE
-
-
-def test_the_lock_is_lengthened_once_the_message_is_out(bench: Bench) -> None:
-    declare(bench, lock_queue_ttl=90).delay()
-    wait_until(lambda: left(bench) > 60, message="it was not lengthened")
-    assert left(bench) <= 90
-
-
-def test_the_lock_of_a_later_task_lasts_until_it_is_due_and_may_wait_then(bench: Bench) -> None:
-    declare(bench).apply_async(countdown=7200)
-    wait_until(lambda: left(bench) > 7200 + 3000, message="it was not lengthened")
-
-
-def test_a_queue_key_of_its_own_leaves_the_lock_to_a_running_task(bench: Bench) -> None:
-    task = declare(bench, lock_mode="until_and_while_executing")
-    owned_by(bench, "other")
-    assert Envelope.read(bench.send(task)).reservation.node_keys == (QUEUE,)
-
-
-def test_a_window_travels_with_the_message(bench: Bench) -> None:
-    task = declare(bench, lock_mode="until_expired", lock_window=500)
-    assert 0 < Envelope.read(bench.send(task)).window_until - time.time() <= 500
 
 
 def test_a_task_that_locks_while_it_executes_takes_nothing_at_publish(bench: Bench) -> None:
@@ -121,18 +87,6 @@ def test_stamps_travel_beside_the_lock(bench: Bench) -> None:
     message = bench.receive()
     assert "acme" in message["stamps"]["tenant"]
     assert Envelope.read(message).reservation is not None
-
-
-def test_a_message_that_is_sent_by_name_takes_no_lock(bench: Bench) -> None:
-    declare(bench)
-    bench.app.send_task("job")
-    assert HEADER not in bench.receive()
-    assert not bench.is_held("k")
-
-
-def test_eager_tasks_take_their_lock_when_they_run(bench: Bench) -> None:
-    bench.app.conf.task_always_eager = True
-    assert declare(bench).delay().get() == "ran"
 
 
 def test_an_adopted_class_keeps_its_own_apply_async(bench: Bench) -> None:

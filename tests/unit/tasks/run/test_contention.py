@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import chain, group, signature
+from celery import chain, signature
 from celery.app.task import Context
 from celery.exceptions import Ignore, Reject
 
@@ -29,7 +29,6 @@ from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from celery_redlock.tasks.run.running_lock import RunningLock
 from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
-from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job, occupy, retry_once
 
 
@@ -87,14 +86,6 @@ def test_a_requeued_message_keeps_everything_that_celery_carries(bench: Bench) -
     assert again["delivery_info"]["priority"] == 4
 
 
-def test_a_requeue_is_not_charged_to_max_retries(bench: Bench) -> None:
-    occupy(bench)
-    request = bench.send(job(bench, max_retries=0))
-    for _ in range(3):
-        request = requeued(bench, request)
-    assert request["retries"] == 0
-
-
 def test_hops_are_counted_from_the_first_time_the_task_was_seen(bench: Bench) -> None:
     occupy(bench)
     first = requeued(bench, bench.send(job(bench)))
@@ -109,13 +100,6 @@ def test_a_message_waits_in_its_process_until_it_expires(
 ) -> None:
     bench.run(bench.send(job(bench, lock_wait=600, **limits), expires=60))
     assert 0 < waits[0] <= 60
-
-
-def test_a_requeued_task_runs_when_the_lock_is_free(bench: Bench) -> None:
-    holder = occupy(bench)
-    request = requeued(bench, bench.send(job(bench)))
-    holder.release()
-    assert bench.run(request).value == "ran"
 
 
 @pytest.mark.usefixtures("longest_delay")
@@ -221,25 +205,6 @@ def test_under_apply_a_task_gives_up_in_the_end(bench: Bench) -> None:
         job(bench, lock_give_up_after=0.05).apply().get()
 
 
-def test_the_next_step_of_a_chain_gets_the_skip_result(bench: Bench) -> None:
-    occupy(bench)
-    task = job(bench, lock_on_conflict="skip", lock_skip_result="skipped")
-    echo = bench.task(lambda value: value, name="echo")
-    chain(task.s(), echo.s()).apply_async()
-    bench.run(bench.receive())
-    assert bench.run(bench.receive()).value == "skipped"
-
-
-def test_a_skip_sends_an_event(bench: Bench) -> None:
-    sent = bench.watch_monitor_events()
-    holder = occupy(bench)
-    task = job(bench, lock_on_conflict="skip")
-    bench.call(task)
-    ((kind, fields),) = wait_until(lambda: sent)
-    assert kind == "redlock-skipped"
-    assert (fields["key"], fields["holder"]) == ("k", holder.owner)
-
-
 SPLIT = LockContended("split", "k", "half", 1.0, True)
 
 
@@ -322,13 +287,6 @@ def test_a_withdrawn_message_takes_over_its_marker_once_though_each_node_shows_a
     assert bench.receive()["id"] == request["id"]
 
 
-def test_a_conflict_raises_where_that_is_the_policy(bench: Bench) -> None:
-    holder = occupy(bench)
-    outcome = bench.call(job(bench, lock_on_conflict="raise"))
-    assert isinstance(outcome.value, LockContended)
-    assert outcome.value.holder == holder.owner
-
-
 def test_a_conflict_rejects_the_message_under_late_acknowledgement(bench: Bench) -> None:
     occupy(bench)
     outcome = bench.call(job(bench, lock_on_conflict="reject", acks_late=True))
@@ -391,20 +349,6 @@ def test_a_function_that_returns_no_policy_is_a_configuration_error(bench: Bench
     assert "returned 'drop'" in str(outcome.value)
 
 
-def test_without_a_quorum_a_task_is_put_back(bench: Bench) -> None:
-    request = bench.send(job(bench))
-    bench.node.kill()
-    again = requeued(bench, request)
-    bench.node.restart()
-    assert bench.run(again).value == "ran"
-
-
-def test_without_a_quorum_a_task_fails_where_that_is_the_policy(bench: Bench) -> None:
-    bench.node.kill()
-    outcome = bench.call(job(bench, lock_on_unavailable="raise"))
-    assert isinstance(outcome.value, QuorumUnavailable)
-
-
 def test_without_a_quorum_a_task_runs_unlocked_where_that_is_the_policy(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -416,12 +360,3 @@ def test_without_a_quorum_a_task_runs_unlocked_where_that_is_the_policy(
     )
     assert bench.call(task).value == [None, None]
     assert "runs WITHOUT its lock" in caplog.text
-
-
-def test_a_skip_result_reaches_a_group(bench: Bench) -> None:
-    occupy(bench)
-    task = job(bench, lock_on_conflict="skip", lock_skip_result=0)
-    result = group(task.si(), task.si()).apply_async()
-    for _ in range(2):
-        bench.run(bench.receive())
-    assert [child.result for child in result.children] == [0, 0]

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import chain, chord
+from celery import chain
 from celery.exceptions import Reject, Retry
 
 from celery_redlock import is_duplicate
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
-from tests.support.unique import MODES, QUEUE, declare, holder, left, mark, role, value
+from tests.support.unique import declare, holder, left, mark, role, value
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import before_next, raising, retry_once
 
@@ -44,32 +44,10 @@ def test_what_was_handed_on_stays_for_as_long_as_a_message_may_wait(bench: Bench
     wait_until(lambda: left(bench) > 400, message="it was not lengthened")
 
 
-def test_the_retry_takes_the_lock_over_with_a_larger_token(bench: Bench, mode: str) -> None:
-    tokens: list[int] = []
-
-    def body(self: Any) -> None:
-        tokens.append(self.request.fencing_token)
-        if len(tokens) < 3:
-            raise self.retry(countdown=1)
-
-    bench.run(bench.send(declare(bench, body, lock_mode=mode)))
-    bench.run(bench.receive())
-    bench.run(bench.receive())
-    assert sorted(set(tokens)) == tokens
-    assert len(tokens) == 3
-
-
 def test_after_the_last_retry_the_lock_is_as_after_any_run(bench: Bench, mode: str) -> None:
     bench.run(bench.send(declare(bench, retry_once, lock_mode=mode)))
     assert bench.run(bench.receive()).state == "SUCCESS"
     assert role(bench) == (Role.FINISHED if mode == "until_expired" else None)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_runs_its_retry(bench: Bench, mode: str) -> None:
-    bench.run(bench.send(declare(bench, retry_once, lock_mode=mode)))
-    assert bench.run(bench.receive()).value == "ran"
-    assert value(bench, QUEUE) is None
 
 
 def test_a_retry_that_is_not_raised_gets_the_lock_too(bench: Bench) -> None:
@@ -118,16 +96,6 @@ def test_an_automatic_retry_gets_the_lock(bench: Bench) -> None:
     assert bench.run(bench.receive()).value == "ran"
 
 
-def test_when_no_retry_is_left_the_task_has_failed_and_its_lock_is_free(bench: Bench) -> None:
-    def body(self: Any) -> None:
-        raise self.retry(exc=ValueError("no"), countdown=1)
-
-    bench.run(bench.send(declare(bench, body, max_retries=1)))
-    last = bench.receive()
-    assert bench.run(last).state == "FAILURE"
-    assert (value(bench), role(bench, mark(bench, last))) == (None, Role.FINISHED)
-
-
 def test_a_retry_that_cannot_be_sent_leaves_the_lock_free(
     bench: Bench, break_broker: Callable[[], None]
 ) -> None:
@@ -170,38 +138,6 @@ def test_a_task_that_replaces_itself_keeps_the_lock(bench: Bench, mode: str) -> 
     assert (again["id"], value(bench)) == (request["id"], envelope.reservation.owner)
     assert role(bench, mark(bench, request)) is Role.FINISHED
     assert bench.run(again).value == "replaced"
-
-
-def test_a_replacement_without_a_lock_leaves_the_lock_free(bench: Bench) -> None:
-    other = bench.task(lambda: "other", name="other")
-    request = bench.send(declare(bench, lambda self: self.replace(other.si())))
-    bench.run(request)
-    assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
-    assert bench.run(bench.receive()).value == "other"
-
-
-def test_each_step_of_a_chain_that_replaces_the_task_runs(bench: Bench) -> None:
-    ran: list[int] = []
-
-    def body(self: Any, n: int = 0) -> None:
-        ran.append(n)
-        if n == 0:
-            raise self.replace(chain(self.si(1), self.si(2)))
-
-    bench.run(bench.send(declare(bench, body)))
-    bench.run(bench.receive())
-    bench.run(bench.receive())
-    assert (ran, value(bench)) == ([0, 1, 2], None)
-
-
-def test_a_chord_that_replaces_the_task_is_sent_and_its_body_has_the_lock(bench: Bench) -> None:
-    add = bench.task(lambda values: sum(values), name="add")
-    one = bench.task(lambda: 1, name="one")
-    request = bench.send(
-        declare(bench, lambda self: self.replace(chord([one.s(), one.s()], add.s())))
-    )
-    assert bench.run(request).state == "IGNORED"
-    assert (role(bench), role(bench, mark(bench, request))) == (Role.QUEUED, Role.FINISHED)
 
 
 def test_the_next_step_of_a_chain_waits_for_the_lock_of_the_step_before_it(bench: Bench) -> None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from celery import Task
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import RedlockTask, current_lease
-from celery_redlock.protocol.keys import owner_label
 from celery_redlock.tasks.run import running_lock
 from tests.support.tasks import Bench
 from tests.support.unique import declare
 from tests.unit.tasks.jobs import before_next, job, raising, retry_once
-
-
-def test_the_lock_is_held_while_the_body_runs_and_gone_afterwards(bench: Bench) -> None:
-    task = job(bench, lambda self: bench.is_held("k"))
-    assert bench.call(task).value is True
-    assert not bench.is_held("k")
 
 
 @pytest.mark.parametrize("raised", [ValueError("no"), Ignore(), Reject("no"), SystemExit(1)])
@@ -32,44 +23,15 @@ def test_the_lock_is_released_however_the_body_ends(bench: Bench, raised: BaseEx
     assert current_lease() is None
 
 
-def test_the_bodys_own_exception_is_the_result(bench: Bench) -> None:
-    outcome = bench.call(job(bench, raising(ValueError("mine"))))
-    assert (outcome.state, str(outcome.value)) == ("FAILURE", "mine")
-
-
-def test_self_lease_current_lease_and_the_requests_token_agree(bench: Bench) -> None:
-    def body(self: Any) -> bool:
-        token = self.request.fencing_token
-        return self.lease is current_lease() and self.lease.fencing_token == token > 0
-
-    assert bench.call(job(bench, body)).value is True
-
-
 def test_outside_a_body_there_is_no_lease(bench: Bench) -> None:
     task = job(bench, lambda self: None)
     assert (task.lease, current_lease()) == (None, None)
-
-
-def test_tokens_of_successive_runs_increase(bench: Bench) -> None:
-    task = job(bench, lambda self: self.request.fencing_token)
-    assert bench.call(task).value < bench.call(task).value
-
-
-def test_the_owner_value_names_the_task_the_worker_and_the_process(bench: Bench) -> None:
-    task = job(bench, lambda self: self.lease.owner)
-    request = bench.send(task)
-    owner = bench.run(request).value
-    assert owner_label(owner) == f"running {request['id']} worker@bench {os.getpid()}"
 
 
 def test_a_task_without_lock_options_has_no_call_of_its_own(bench: Bench) -> None:
     task = bench.task(lambda self: [self.lease, self.request.fencing_token], bind=True)
     assert bench.call(task).value == [None, None]
     assert not any("__call__" in vars(cls) for cls in type(task).__mro__[:-2])
-
-
-def test_a_plain_call_does_not_lock(bench: Bench) -> None:
-    assert job(bench, lambda self: bench.is_held("k"))() is False
 
 
 @pytest.mark.parametrize("declared", [job, declare])
@@ -82,12 +44,6 @@ def test_a_plain_call_inside_its_own_body_neither_locks_nor_releases(
 
     inner_token, inner_held, token, held = bench.call(declared(bench, body)).value
     assert (inner_token, inner_held, held) == (token, True, True)
-
-
-def test_apply_locks_like_a_worker(bench: Bench) -> None:
-    task = job(bench, lambda self: [bench.is_held("k"), self.lease is current_lease()])
-    assert task.apply().get() == [True, True]
-    assert not bench.is_held("k")
 
 
 @pytest.mark.parametrize("declared", [job, declare])
@@ -133,14 +89,6 @@ def test_a_token_in_a_message_is_not_believed(bench: Bench) -> None:
     assert bench.run(bench.send(task), fencing_token=1).value > 1
 
 
-def test_the_arguments_decide_the_key_also_when_they_have_defaults(bench: Bench) -> None:
-    def body(self: Any, account_id: int, amount: int = 0) -> str:
-        return str(self.lease.key)
-
-    task = job(bench, body, lock_key="{account_id}:{amount}")
-    assert bench.call(task, 7).value == "7:0"
-
-
 def test_a_class_based_task_locks(bench: Bench) -> None:
     class Settle(RedlockTask):
         name = "settle"
@@ -174,10 +122,6 @@ def test_a_task_annotation_makes_a_redlock_task_lock() -> None:
     task = bench.task(lambda self: self.lease.key, bind=True)
     assert bench.call(task).value == "annotated"
     bench.close()
-
-
-def test_the_tasks_class_stays_a_celery_task(bench: Bench) -> None:
-    assert isinstance(job(bench, lambda self: None), Task)
 
 
 def test_a_release_that_a_signal_cut_short_is_made_up_for_when_the_task_has_ended(

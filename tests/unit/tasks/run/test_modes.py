@@ -21,7 +21,6 @@ from tests.support.unique import (
     holder,
     left,
     mark,
-    owned_by,
     role,
     value,
 )
@@ -168,16 +167,6 @@ def test_a_minimum_hold_outlasts_the_body(bench: Bench, mode: str) -> None:
     bench.run(bench.send(declare(bench, lock_mode=mode, lock_at_least_for=50)))
     assert role(bench) is Role.RUNNING
     assert 20 < left(bench) <= 50
-
-
-def test_the_next_message_may_wait_while_the_body_runs(bench: Bench) -> None:
-    task = declare(bench, lock_mode="until_and_while_executing")
-    request = bench.send(task)
-    owned_by(bench, "other")
-    outcome = bench.run(request)
-    assert (outcome.state, role(bench, QUEUE)) == ("RETRY", Role.QUEUED)
-    free(bench)
-    assert bench.run(bench.receive()).value == "ran"
 
 
 def test_a_lock_of_another_key_template_is_given_up_and_the_task_runs(

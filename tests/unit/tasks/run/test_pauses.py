@@ -14,7 +14,6 @@ from celery_redlock import Rate, observe, pause, resume
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol.keys import pause_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, holder
 from tests.unit.tasks.jobs import job, redelivered
@@ -41,12 +40,6 @@ def test_a_function_for_conflicts_is_not_called(bench: Bench) -> None:
     bench.elsewhere.pause("k", LONG)
     bench.call(job(bench, lock_on_conflict=lambda task, conflict: asked.append(task) or "skip"))
     assert asked == []
-
-
-def test_it_comes_back_within_a_second_of_the_end(bench: Bench) -> None:
-    bench.elsewhere.pause("k", LONG)
-    bench.call(job(bench))
-    assert LONG - 10 < eta_in(bench.receive()) <= LONG + FIRST_DELAY
 
 
 def test_a_longer_pause_is_cut_by_the_visibility_timeout(bench: Bench) -> None:
@@ -90,13 +83,6 @@ def test_it_gives_up_when_its_time_is_over(bench: Bench) -> None:
     outcome = bench.run(again)
     assert isinstance(outcome.value, LockNotAcquired)
     assert "is paused for" in str(outcome.value)
-
-
-def test_it_runs_after_the_end(bench: Bench) -> None:
-    bench.elsewhere.pause("k", LONG)
-    bench.call(job(bench))
-    bench.elsewhere.resume("k")
-    assert bench.run(bench.receive()).state == "SUCCESS"
 
 
 def test_it_does_not_keep_its_process_for_a_long_pause(bench: Bench) -> None:

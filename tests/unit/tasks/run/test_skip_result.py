@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import chord
 from kombu.serialization import dumps, loads, registry
 
 from celery_redlock import is_skipped
@@ -16,15 +15,6 @@ from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job, occupy
 
 SKIPPED = skip_result(DESCRIBED, "Lock 'k' is held by 'another'.")
-
-
-def test_a_skipped_run_ends_with_the_reason(bench: Bench) -> None:
-    occupy(bench)
-    outcome = bench.call(job(bench, lock_on_conflict="skip"))
-    assert outcome.state == "SUCCESS"
-    assert outcome.value["celery_redlock"] == "skipped"
-    assert outcome.value["reason"].startswith("Lock 'k' is held by ")
-    assert is_skipped(outcome.value)
 
 
 @pytest.mark.parametrize("result", [{"skipped": True}, None], ids=str)
@@ -69,14 +59,3 @@ def test_every_serializer_keeps_it(serializer: str) -> None:
 )
 def test_the_result_of_a_run_is_not_taken_for_it(result: Any) -> None:
     assert not is_skipped(result)
-
-
-def test_a_chord_body_can_leave_skipped_members_out(bench: Bench) -> None:
-    occupy(bench)
-    task = job(bench, lock_on_conflict="skip")
-    right = bench.task(lambda: 5, name="right")
-    body = bench.task(
-        lambda results: sum(each for each in results if not is_skipped(each)), name="total"
-    )
-    bench.app.conf.task_always_eager = True
-    assert chord([task.si(), right.si()])(body.s()).get() == 5
