@@ -11,7 +11,6 @@ from celery import Task, signals
 from celery.exceptions import Reject
 
 from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import left, mark, role, value
@@ -121,12 +120,6 @@ def test_a_plain_message_that_goes_back_to_the_broker_runs_again(bench: Bench) -
 
     request = bench.send(plain(bench, body))
     assert [bench.run(request).state for _ in range(3)] == ["REJECTED", "SUCCESS", "IGNORED"]
-
-
-def test_each_publish_is_told_apart_and_each_copy_keeps_its_publish(bench: Bench) -> None:
-    task = plain(bench)
-    nonces = {Envelope.read(bench.send(task)).nonce for _ in range(3)}
-    assert len(nonces - {""}) == 3
 
 
 def test_a_locking_task_keeps_its_key_until_its_result_is_stored(bench: Bench) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import uuid
 
 from celery_redlock import is_duplicate
 from celery_redlock.core import client_of
-from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
-from tests.support.unique import WINDOW, holder, value
+from tests.support.unique import WINDOW, value
 from tests.unit.tasks.jobs import ALL_MODES, start_worker
 from tests.unit.tasks.run.newest.company import COMPANION
 
@@ -33,18 +31,6 @@ def asked(task: Any, error: Any) -> str:
     raise AssertionError("it is no duplicate, and nobody is asked")
 
 
-@pytest.mark.parametrize("policy", ["existing", "raise", "replace", asked])
-def test_a_call_is_sent_while_another_tasks_message_waits(
-    bench: Bench, mode: str, policy: Any
-) -> None:
-    invoice = declare(bench, "invoice", lock_mode=mode)
-    refund = declare(bench, "refund", lock_mode=mode, lock_on_duplicate=policy)
-    first = bench.send(invoice)
-    envelope = Envelope.read(bench.send(refund))
-    assert (envelope.reservation, envelope.duplicate_of) == (None, None)
-    assert bench.run(first).value == "invoice"
-
-
 @pytest.mark.parametrize("first", ALL_MODES)
 @pytest.mark.parametrize("policy", ["existing", "raise", "replace", asked])
 def test_a_call_is_sent_while_another_tasks_body_runs(
@@ -56,25 +42,6 @@ def test_a_call_is_sent_while_another_tasks_body_runs(
     bench.call(invoice)
     assert bench.queue_length == 1
     assert not is_duplicate(sent[0])
-
-
-@pytest.mark.parametrize("policy", ["existing", "raise", "replace", asked])
-def test_its_message_waits_while_another_tasks_body_runs(bench: Bench, policy: Any) -> None:
-    refund = declare(bench, "refund", lock_on_duplicate=policy)
-    states: list[str] = []
-
-    def body(self: Any) -> None:
-        states.append(bench.run(bench.send(refund, task_id=uuid())).state)
-
-    bench.call(declare(bench, "invoice", body))
-    assert states == ["RETRY"]
-    assert bench.run(bench.receive()).value == "refund"
-
-
-def test_a_message_is_not_replaced_by_another_tasks_call(bench: Bench) -> None:
-    first = bench.send(declare(bench, "invoice", lock_on_duplicate="replace"))
-    bench.send(declare(bench, "refund", lock_on_duplicate="replace"))
-    assert (holder(bench).task_id, holder(bench).role) == (first["id"], Role.QUEUED)
 
 
 def test_a_function_registered_under_two_names_is_two_tasks(bench: Bench) -> None:

@@ -51,19 +51,6 @@ def test_a_body_is_interrupted_when_it_is(
     assert (outcome.value.key, outcome.value.reason) == ("k", LossReason.REPORTED)
 
 
-def test_a_body_may_catch_the_loss_and_clean_up(bench: Bench) -> None:
-    def body(self: Any) -> str:
-        try:
-            sleep_on(self)
-        except LeaseLost as exc:
-            return f"cleaned up after: {exc.reason}"
-        return "not told"
-
-    assert (
-        bench.call(job(bench, body)).value == "cleaned up after: the application reported its loss"
-    )
-
-
 def test_a_loss_that_a_finalizer_swallowed_is_raised_again(bench: Bench) -> None:
     class Finalized:
         def __del__(self) -> None:
@@ -79,17 +66,6 @@ def test_a_loss_that_a_finalizer_swallowed_is_raised_again(bench: Bench) -> None
         return "not told"
 
     assert isinstance(bench.call(job(bench, body)).value, LeaseLost)
-
-
-def test_a_flagged_body_is_not_interrupted(bench: Bench) -> None:
-    def body(self: Any) -> Any:
-        lose(self.lease)
-        wait_until(lambda: self.lease.lost)
-        with pytest.raises(LeaseLost):
-            self.lease.check()
-        return self.lease.is_valid
-
-    assert bench.call(job(bench, body, lock_on_lost="flag")).value is False
 
 
 def test_a_body_that_ended_after_its_lease_says_so(

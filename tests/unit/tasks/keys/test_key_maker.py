@@ -36,10 +36,6 @@ def key_of(spec: Any, *args: Any, **kwargs: Any) -> str:
     return key.text
 
 
-def test_the_default_key_is_the_tasks_name_and_a_digest_of_all_arguments() -> None:
-    assert re.fullmatch(r"bank\.settle:[0-9a-f]{32}", key_of(None, 1))
-
-
 def test_true_asks_for_the_default_key() -> None:
     assert key_of(True, 1, note="x") == key_of(None, 1, note="x")
 
@@ -373,15 +369,6 @@ def test_a_model_and_its_json_give_one_key(spec: Any) -> None:
     assert maker.keys_for((order,), {}, "") == maker.keys_for(
         (order.model_dump(mode="json"),), {}, ""
     )
-
-
-def test_a_models_defaults_are_filled_in() -> None:
-    maker = KeyMaker(task_of(order_body))
-    assert maker.keys_for(({"id": 1},), {}, "") == maker.keys_for(({"id": 1, "tags": []},), {}, "")
-
-
-def test_what_is_no_valid_model_is_left_for_the_body_to_refuse() -> None:
-    assert KeyMaker(task_of(order_body)).keys_for(({"id": "x"},), {}, "")
 
 
 def test_a_task_with_pydantic_has_its_callers_signature() -> None:

@@ -98,32 +98,8 @@ def test_a_long_key_keeps_its_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "slots", "period_ms"),
-    [
-        ("100/m", 100, 61_200),
-        (" 100 / m ", 100, 61_200),
-        ("5/h", 5, 3_672_000),
-        ("10/s", 10, 1_020),
-        ("10", 10, 1_020),
-        (10, 10, 1_020),
-        (10.0, 10, 1_020),
-        (0.5, 1, 2_040),
-        ("0.5/m", 1, 122_400),
-        ("100/s", 100, 1_020),
-        ("128/m", 128, 61_200),
-    ],
-)
-def test_a_rate_is_written_as_celery_writes_it(rate: Any, slots: int, period_ms: int) -> None:
-    assert keys_of(rate=rate) == [("bank.settle", slots, period_ms)]
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": 0}, "is no limit; give a whole number from 1 to 128"),
-        ({"limit": 129}, "is no limit; give a whole number from 1 to 128"),
-        ({"limit": "5"}, "is no limit; give a whole number from 1 to 128"),
-        ({"limit": True}, "is no limit; give a whole number from 1 to 128"),
         ({"limit": awaited}, "lock_limit: the function awaited is a coroutine function, which is "
          "not awaited; use def"),
         ({"limit": lambda nobody: 5}, "lock_limit: the function <lambda> names 'nobody', which the "
@@ -131,12 +107,6 @@ def test_a_rate_is_written_as_celery_writes_it(rate: Any, slots: int, period_ms:
         ({"limit": 5, "spec": ["a", "b"]}, ONE_MORE),
         ({"limit": 5, "spec": Limit("a", 3)}, ONE_MORE),
         ({"rate": "5/s", "spec": [Rate("a", "3/s")]}, ONE_MORE),
-        ({"rate": "2000/s"}, "is too high: 128 in 0.1 s are the most. Use several keys"),
-        ({"rate": "often"}, "is not a valid rate; use a number per s, m, h or d, such "
-         "as '10/s', '100/m', '5/h' or '20/10s'"),
-        ({"rate": 0}, "is not a valid rate"),
-        ({"rate": -1}, "is not a valid rate"),
-        ({"rate": True}, "is not a valid rate"),
         ({"spec": Limit("t", 0)}, "Limit('t', 0) is no limit"),
         ({"spec": Limit("t:{nobody}", 5)}, "names 'nobody'"),
         ({"spec": Limit(lambda account_id: "t", 5)}, "is no template; give a str"),
@@ -157,10 +127,6 @@ def test_a_limit_that_cannot_work_is_refused_at_declaration(
     ("options", "message"),
     [
         ({"limit": lambda account_id: "5"}, "Limit('bank.settle', '5') is no limit; give a whole"),
-        ({"limit": lambda account_id: None}, "Limit('bank.settle', None) is no limit"),
-        ({"limit": lambda account_id: True}, "is no limit"),
-        ({"limit": lambda account_id: 0}, "is no limit"),
-        ({"limit": lambda account_id: 129}, "from 1 to 128"),
         ({"limit": lambda account_id: account_id["x"]}, "lock_limit <lambda> failed: TypeError"),
         ({"spec": lambda account_id: ["a", "b"], "limit": 5}, f"returned 'a', 'b'; {ONE_MORE}"),
         ({"spec": lambda account_id: Limit("t", 0)}, "Limit('t', 0) is no limit"),

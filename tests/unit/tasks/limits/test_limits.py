@@ -87,28 +87,6 @@ def test_a_worker_takes_a_reservation_over_into_its_slot(bench: Bench, mode: str
         assert [bench.run(request).value] == reserved_slots(request)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_call_beyond_the_limit_waits_in_the_worker_for_a_reserved_one(
-    bench: Bench, mode: str
-) -> None:
-    task = limited(bench, lock_mode=mode)
-    first, _, third = (bench.send(task) for _ in range(3))
-    assert bench.run(third).state == "RETRY"
-    bench.run(first)
-    again = bench.receive()
-    assert bench.run(again).state == ("RETRY" if mode == "until_expired" else "SUCCESS")
-
-
-@pytest.mark.parametrize("policy", ["existing", "replace", lambda task, error: "existing"])
-@pytest.mark.parametrize("mode", MODES)
-def test_a_call_beyond_the_limit_is_sent_whatever_the_policy_but_raise(
-    bench: Bench, mode: str, policy: Any
-) -> None:
-    task = limited(bench, lock_mode=mode, lock_on_duplicate=policy)
-    results = [task.delay() for _ in range(3)]
-    assert bench.queue_length == len({result.id for result in results}) == 3
-
-
 @pytest.mark.parametrize("policy", ["raise", lambda task, error: "raise"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_call_beyond_the_limit_is_refused_under_raise(

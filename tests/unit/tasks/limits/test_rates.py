@@ -89,16 +89,6 @@ def test_a_call_beyond_the_rate_is_refused_under_raise_with_its_next_turn(
     assert bench.queue_length == 2
 
 
-@pytest.mark.parametrize("mode", AT_PUBLISH)
-@pytest.mark.parametrize("policy", ["existing", "replace"])
-def test_a_call_beyond_the_rate_is_sent_under_other_policies(
-    bench: Bench, mode: str, policy: str
-) -> None:
-    task = rated(bench, lock_mode=mode, lock_on_duplicate=policy)
-    results = {task.delay().id for _ in range(3)}
-    assert bench.queue_length == len(results) == 3
-
-
 def test_a_call_that_could_not_be_sent_is_counted(bench: Bench, break_broker: Any) -> None:
     """A slot of a rate is never given back."""
     task = rated(bench)

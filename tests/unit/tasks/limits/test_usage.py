@@ -197,12 +197,3 @@ def test_a_rate_has_no_holder_and_nothing_to_release(bench: Bench, mode: str) ->
     bench.call(task)
     assert (task.lock_holder(), task.release_lock()) == (None, False)
     assert task.lock_usage()[0].free == 1
-
-
-def test_a_call_that_has_run_is_not_revoked_although_its_rate_still_counts_it(
-    bench: Bench,
-) -> None:
-    task = rated(bench)
-    bench.call(task)
-    assert task.revoke_queued() is None
-    assert task.lock_usage()[0].free == 1

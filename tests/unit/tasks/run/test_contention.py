@@ -287,13 +287,6 @@ def test_a_withdrawn_message_takes_over_its_marker_once_though_each_node_shows_a
     assert bench.receive()["id"] == request["id"]
 
 
-def test_a_conflict_rejects_the_message_under_late_acknowledgement(bench: Bench) -> None:
-    occupy(bench)
-    outcome = bench.call(job(bench, lock_on_conflict="reject", acks_late=True))
-    assert isinstance(outcome.value, Reject)
-    assert outcome.value.requeue is False
-
-
 def test_a_message_that_is_acknowledged_already_is_not_rejected_but_fails(bench: Bench) -> None:
     occupy(bench)
     outcome = bench.call(job(bench, lock_on_conflict=lambda task, error: "reject"))

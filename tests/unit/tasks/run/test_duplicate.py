@@ -102,15 +102,6 @@ def test_it_waits_its_turn_behind_another_task_when_the_first_is_gone(bench: Ben
     assert after.duplicate_of == before.duplicate_of is not None
 
 
-def test_it_fails_where_duplicates_are_refused(bench: Bench, mode: str) -> None:
-    task, runs = counting(bench, lock_mode=mode, lock_on_duplicate="raise")
-    first, again = sent_twice(bench, task)
-    bench.run(first)
-    outcome = bench.run(again)
-    assert (outcome.state, outcome.value.task_id) == ("FAILURE", first["id"])
-    assert runs == [first["id"]]
-
-
 def test_a_function_decides_about_it_in_the_worker(bench: Bench) -> None:
     asked: list[Any] = []
 

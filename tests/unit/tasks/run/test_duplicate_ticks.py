@@ -127,14 +127,15 @@ def test_a_retry_of_a_ticks_run_is_never_too_late(bench: Bench) -> None:
     assert bench.run(again).value == "ran"
 
 
-def test_a_retry_of_a_unique_ticks_run_has_its_tick_and_its_lock(bench: Bench, mode: str) -> None:
+@pytest.mark.parametrize("any_mode", ALL_MODES)
+def test_a_retry_of_a_ticks_run_has_its_tick_and_its_lock(bench: Bench, any_mode: str) -> None:
     ticks: list[Any] = []
 
     def body(self: Any) -> str:
         ticks.append(self.request.tick)
         return retry_once(self)
 
-    task = job(bench, body, lock_mode=mode)
+    task = job(bench, body, lock_mode=any_mode)
     assert bench.run(publish(bench, task)).state == "RETRY"
     assert bench.run(bench.receive()).value == "ran"
     assert ticks == [tick(), tick()]

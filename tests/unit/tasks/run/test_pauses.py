@@ -6,7 +6,6 @@ import time
 from datetime import datetime
 from typing import Any
 
-import pytest
 from celery import states
 from celery.exceptions import Ignore
 
@@ -25,14 +24,6 @@ LONG = 600.0
 def eta_in(request: dict[str, Any]) -> float:
     """Return in how many seconds a message is due."""
     return datetime.fromisoformat(request["eta"]).timestamp() - time.time()
-
-
-@pytest.mark.parametrize("policy", ["requeue", "skip", "raise", "reject"])
-def test_a_message_waits_whatever_its_policy_for_conflicts(bench: Bench, policy: str) -> None:
-    bench.elsewhere.pause("k", LONG)
-    outcome = bench.call(job(bench, lock_on_conflict=policy, acks_late=True))
-    assert outcome.state == "RETRY"
-    assert bench.queue_length == 1
 
 
 def test_a_function_for_conflicts_is_not_called(bench: Bench) -> None:

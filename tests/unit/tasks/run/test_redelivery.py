@@ -15,18 +15,9 @@ from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
-from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, free, mark, role, value
 from tests.unit.tasks.jobs import before_next, counting, raising, retry_once
-
-
-def test_the_twin_of_a_finished_message_is_ignored(bench: Bench, mode: str) -> None:
-    task, runs = counting(declare, bench, lock_mode=mode)
-    request = bench.send(task)
-    before = counters()["redelivery_ignored"]
-    assert [bench.run(request).state for _ in range(3)] == ["SUCCESS", "IGNORED", "IGNORED"]
-    assert (len(runs), counters()["redelivery_ignored"] - before) == (1, 2)
 
 
 def test_the_twin_of_a_finished_message_calls_nothing_back(bench: Bench) -> None:

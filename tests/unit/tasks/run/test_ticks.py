@@ -18,7 +18,7 @@ from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
 from tests.support.unique import KEY, free, holder, left, role, value
-from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job, retry_once
+from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job
 
 
 @pytest.fixture(autouse=True)
@@ -176,20 +176,6 @@ def test_a_second_delivery_of_a_ticks_message_is_its_copy(bench: Bench) -> None:
     assert len(runs) == 1
 
 
-def test_a_retry_of_a_ticks_run_has_its_tick(bench: Bench) -> None:
-    ticks: list[Any] = []
-
-    def body(self: Any) -> str:
-        ticks.append(self.request.tick)
-        return retry_once(self)
-
-    task = job(bench, body)
-    first, copy = (send_tick(bench, task, tick()) for _ in range(2))
-    assert [bench.run(request).state for request in (first, copy)] == ["RETRY", "IGNORED"]
-    assert bench.run(bench.receive()).value == "ran"
-    assert ticks == [tick(), tick()]
-
-
 def test_a_tick_that_waits_for_its_lock_stays_the_same_tick(bench: Bench) -> None:
     task, runs = counting(job, bench)
     other = bench.elsewhere.acquire("k", ttl=60)
@@ -245,11 +231,3 @@ def test_a_tick_of_a_plain_task_is_recognised_where_all_tasks_are_protected() ->
 def test_a_plain_task_has_no_mark(bench: Bench) -> None:
     task = bench.task(lambda self: sorted(bench.node.state.keys), base=RedlockTask, bind=True)
     assert bench.run(send_tick(bench, task, tick())).value == []
-
-
-def test_a_tick_that_makes_no_sense_is_an_ordinary_message(bench: Bench) -> None:
-    task, runs = counting(job, bench)
-    for _ in range(2):
-        request = bench.send(task, headers={"redlock": {"nonce": "n", "tick": {"entry": 5}}})
-        bench.run(request)
-    assert len(runs) == 2

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from celery.beat import PersistentScheduler, Scheduler
+from celery.beat import Scheduler
 
 from celery_redlock import ConfigurationError
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
@@ -100,7 +100,3 @@ def test_a_stock_beat_that_cannot_be_stamped_says_so_and_sends_as_ever(
     assert [message.header for message in made.run(61)] == [None]
     (line,) = messages_of(caplog, logging.ERROR)
     assert scheduler_class.__name__ in line
-
-
-def test_celerys_own_persistent_scheduler_can_be_stamped() -> None:
-    assert issubclass(stamped(PersistentScheduler), PersistentScheduler)

@@ -152,14 +152,6 @@ def test_a_crontab_in_the_database_is_due_in_its_own_zone(beat: SimulatedBeat) -
     assert dues(beat.run(600)) == ["12:05:00"]
 
 
-def test_a_task_that_is_switched_off_sends_nothing(beat: SimulatedBeat) -> None:
-    task = every(20)
-    beat.run(20)
-    task.enabled = False
-    task.save()
-    assert beat.run(60) == []
-
-
 def test_a_schedule_in_the_settings_is_put_into_the_database_and_stamped(
     beat: SimulatedBeat,
 ) -> None:

@@ -84,10 +84,6 @@ def test_a_header_of_ours_that_makes_no_sense_is_replaced() -> None:
     assert sent.tick.entry == "e"
 
 
-def test_a_task_that_the_beat_does_not_know_is_sent_with_its_tick() -> None:
-    assert one_message(beat({"task": "elsewhere"})).tick.entry == "e"
-
-
 def test_arguments_and_the_line_in_the_log_are_celerys(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     sent = one_message(beat({"args": (1, 2), "kwargs": {"n": 3}}))
@@ -160,13 +156,6 @@ def test_a_tick_that_comes_while_its_entry_is_taken_counts_for_the_one_before_to
 
     made.scheduler.reserve = slow
     assert made.ticks(180) == ["2026-03-10 12:02:00", "2026-03-10 12:03:00"]
-
-
-def test_a_lock_that_is_taken_at_publish_and_the_tick_travel_together() -> None:
-    made = beat({"task": "unique"})
-    made.task("unique", lock_mode="until_executed")
-    sent = one_message(made)
-    assert (sent.tick.entry, Envelope.read(sent.headers).reservation is None) == ("e", False)
 
 
 def test_of_beats_that_meet_at_a_publish_time_lock_one_sends_with_the_lock() -> None:
@@ -262,14 +251,6 @@ def test_an_interval_that_has_no_grid_is_celerys_problem(caplog: pytest.LogCaptu
     entry = scheduler.reserve(scheduler.schedule["e"])
     assert type(entry.schedule) is Strange
     assert "broken interval" in messages_of(caplog)[0]
-
-
-def test_a_schedule_that_cannot_be_read_is_celerys_problem() -> None:
-    made = beat()
-    scheduler = made.open()
-    scheduler.schedule = None
-    with pytest.raises((AttributeError, TypeError)):
-        scheduler.tick()
 
 
 def test_an_entry_whose_name_is_a_number_is_called_by_its_text() -> None:
