@@ -44,20 +44,6 @@ def test_a_pattern_that_names_celerys_own_tasks_means_them() -> None:
     assert isinstance(bench.app.tasks["celery.backend_cleanup"], RedlockTask)
 
 
-def test_a_call_of_the_tasks_own_runs_under_the_lock() -> None:
-    bench = Bench(redlock_tasks=PATTERN)
-
-    class Vendor(Task):
-        abstract = True
-
-        def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
-            return ["vendor", super().__call__(*args, **kwargs)]
-
-    task = vendor_task(bench, base=Vendor)
-    bench.app.finalize()
-    assert bench.call(task, 5).value == ["vendor", True]
-
-
 def test_a_tracer_that_was_built_before_is_built_again() -> None:
     bench = Bench()
     vendor_task(bench)

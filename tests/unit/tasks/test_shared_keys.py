@@ -62,17 +62,6 @@ def test_a_name_for_display_makes_no_other_task(bench: Bench) -> None:
     assert is_duplicate(invoice.delay())
 
 
-def test_a_task_that_a_pattern_locks_is_no_duplicate_of_another(bench: Bench) -> None:
-    bench.app.conf.redlock_tasks = {"*": {"lock_key": "k", "lock_mode": "until_executed"}}
-    invoice, refund = (
-        bench.task(lambda: None, name=name, base=None) for name in ("invoice", "refund")
-    )
-    bench.app.finalize()
-    invoice.delay()
-    assert not is_duplicate(refund.delay())
-    assert is_duplicate(invoice.delay())
-
-
 def test_the_next_step_waits_for_the_release_of_another_tasks_key(bench: Bench) -> None:
     """Even where it skips conflicts: the step before releases the key once it has sent this one."""
     label = label_for(Role.RUNNING, "before", "w@host", marker="0" * 32, task="invoice")

@@ -105,47 +105,37 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     )
 
 
-LAYERS = [
-    ("setting", {"conf": {"redlock_ttl": 10}}, 10),
-    ("pattern", {"conf": {"redlock_tasks": {"bank.*": {"lock_ttl": 10.5}}}}, 10.5),
-    ("class", {"base": Slow}, 11),
-    ("decorator", {"lock_ttl": 12}, 12),
-    ("named annotation", {"annotations": {"bank.settle": {"lock_ttl": 13}}}, 13),
-    ("* annotation", {"annotations": {"*": {"lock_ttl": 14}}}, 14),
+#: Where a TTL is set, with the TTL, and how that place is called.
+LAYERS: list[tuple[dict[str, Any], float, str]] = [
+    ({"conf": {"redlock_ttl": 10}}, 10, "redlock_ttl"),
+    ({"conf": {"redlock_tasks": {"bank.*": {"lock_ttl": 10.5}}}}, 10.5, "redlock_tasks['bank.*']"),
+    ({"base": Slow}, 11, f"base class {__name__}.Slow"),
+    ({"lock_ttl": 12}, 12, "the task"),
+    ({"annotations": {"bank.settle": {"lock_ttl": 13}}}, 13, "task_annotations"),
+    ({"annotations": {"*": {"lock_ttl": 14}}}, 14, "task_annotations"),
 ]
+
+
+def task_with(*layers: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `resolve` and `origins` for a task with these layers."""
+    made: dict[str, Any] = {"conf": {"task_annotations": {}}}
+    for layer in layers:
+        made["conf"] |= layer.get("conf", {})
+        made["conf"]["task_annotations"] |= layer.get("annotations", {})
+        made |= {name: value for name, value in layer.items() if name in ("base", "lock_ttl")}
+    return made
 
 
 @pytest.mark.parametrize("count", range(1, len(LAYERS) + 1))
 def test_each_layer_goes_before_all_earlier_ones(count: int) -> None:
-    arguments: dict[str, Any] = {}
-    conf: dict[str, Any] = {}
-    annotations: dict[str, Any] = {}
-    for _, layer, _ in LAYERS[:count]:
-        conf |= layer.get("conf", {})
-        annotations |= layer.get("annotations", {})
-        arguments |= {n: v for n, v in layer.items() if n in ("base", "lock_ttl")}
-    if annotations:
-        conf["task_annotations"] = annotations
+    layers = [layer for layer, *_ in LAYERS[:count]]
     # Something on the task itself, so that the setting has a task to apply to.
-    options = resolve(conf=conf, lock_max_hold=1000, **arguments)
-    assert options.ttl == LAYERS[count - 1][2]
+    assert resolve(lock_max_hold=1000, **task_with(*layers)).ttl == LAYERS[count - 1][1]
 
 
-ORIGINS = {
-    "setting": "redlock_ttl",
-    "pattern": "redlock_tasks['bank.*']",
-    "class": f"base class {__name__}.Slow",
-    "decorator": "the task",
-    "named annotation": "task_annotations",
-    "* annotation": "task_annotations",
-}
-
-
-@pytest.mark.parametrize(("layer", "arguments"), [layer[:2] for layer in LAYERS])
-def test_the_origin_of_an_option_is_named(layer: str, arguments: dict[str, Any]) -> None:
-    conf = {**arguments.get("conf", {}), "task_annotations": arguments.get("annotations")}
-    options = {n: v for n, v in arguments.items() if n in ("base", "lock_ttl")}
-    assert origins(conf=conf, lock_key="k", **options)["ttl"] == ORIGINS[layer]
+@pytest.mark.parametrize(("layer", "_", "origin"), LAYERS)
+def test_the_origin_of_an_option_is_named(layer: dict[str, Any], _: float, origin: str) -> None:
+    assert origins(lock_key="k", **task_with(layer))["ttl"] == origin
 
 
 def test_an_option_that_nothing_sets_is_a_default() -> None:
@@ -345,17 +335,18 @@ def test_an_attribute_that_only_resembles_an_option_is_none(attributes: dict[str
     assert resolve(lock_ttl=3, **attributes).ttl == 3
 
 
-def test_a_skip_result_goes_with_skipping_and_with_a_function() -> None:
-    assert resolve(lock_on_conflict="skip", lock_skip_result=1).skip_result == 1
-    assert resolve(lock_on_conflict=lambda task, error: None, lock_skip_result=1).skip_result == 1
-
-
-def test_a_skip_result_goes_with_runs_of_a_schedule_that_are_skipped() -> None:
-    assert resolve(lock_skip_result=1, lock_starting_deadline=9).skip_result == 1
-
-
-def test_an_app_wide_skip_result_leaves_other_tasks_alone() -> None:
-    assert resolve(lock_key=True, conf={"redlock_skip_result": 1}).skip_result == 1
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lock_on_conflict": "skip", "lock_skip_result": 1},
+        {"lock_on_conflict": lambda task, error: None, "lock_skip_result": 1},
+        {"lock_starting_deadline": 9, "lock_skip_result": 1},
+        {"lock_key": True, "conf": {"redlock_skip_result": 1}},
+    ],
+    ids=["skip", "a function", "runs that come too late", "any task if it is the app's"],
+)
+def test_a_skip_result_goes_with(options: dict[str, Any]) -> None:
+    assert resolve(**options).skip_result == 1
 
 
 def test_a_default_wait_is_no_contradiction() -> None:

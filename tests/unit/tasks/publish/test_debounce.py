@@ -113,13 +113,6 @@ def test_the_newest_call_alone_runs_in_whatever_order_the_messages_arrive(
     assert burst.runs == [2]
 
 
-def test_a_call_that_was_replaced_ends_as_revoked(bench: Bench, burst: Burst) -> None:
-    older = burst.call(1)
-    burst.call(2)
-    bench.run(older)
-    assert bench.app.AsyncResult(older["id"]).state == "REVOKED"
-
-
 def test_a_call_after_the_body_has_begun_begins_another_burst(bench: Bench, burst: Burst) -> None:
     bench.run(burst.call(1))
     newer = burst.call(2, at=58)
@@ -134,12 +127,6 @@ def test_a_call_from_the_body_begins_another_burst(bench: Bench) -> None:
     bench.run(burst.call(1))
     bench.run(bench.receive())
     assert burst.runs == [1, 2]
-
-
-def test_the_time_of_the_first_call_is_in_the_lock_and_lasts_as_long_as_it(burst: Burst) -> None:
-    first = burst.call(1)
-    burst.call(2, at=30)
-    assert holder(burst.bench).burst_us / 1e6 == at(called(first))
 
 
 def test_a_lock_of_a_debounced_call_waits_for_lock_queue_ttl_from_when_it_is_due(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import chain, chord, group
 
 from celery_redlock.tasks.message.envelope import Envelope
 from tests.support.tasks import Bench
@@ -41,18 +40,6 @@ def test_a_policy_is_not_asked_at_publish_about_a_duplicate_that_has_to_be_sent(
     task.delay()
     task.apply_async(task_id="mine")
     assert bench.queue_length == 2
-
-
-@pytest.mark.parametrize("canvas", [group, chain, chord], ids=lambda canvas: canvas.__name__)
-def test_no_member_of_a_canvas_is_dropped(bench: Bench, canvas: Any) -> None:
-    task = declare(bench)
-    bench.app.conf.result_backend_thread_safe = True
-    members = [task.si(), task.si(), task.si()]
-    if canvas is chord:
-        chord(members, task.si(), app=bench.app).apply_async()
-    else:
-        canvas(*members, app=bench.app).apply_async()
-    assert bench.queue_length == (1 if canvas is chain else 3)
 
 
 def test_a_plain_signature_is_dropped_as_a_duplicate(bench: Bench) -> None:

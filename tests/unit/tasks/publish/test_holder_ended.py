@@ -135,18 +135,6 @@ def test_a_retry_has_not_ended(bench: Bench) -> None:
     assert (retry["task"], HEADER in other) == ("job", False)
 
 
-def test_the_next_step_of_a_chain_with_the_same_key_runs_after_the_step_before(
-    bench: Bench,
-) -> None:
-    task = declare(bench, lambda self, *args: "ran")
-    (task.si() | task.si()).apply_async()
-    first = bench.receive()
-    bench.run(first)
-    second = bench.receive()
-    assert Envelope.read(second).after == first["id"]
-    assert bench.run(second).value == "ran"
-
-
 def test_a_minimum_hold_keeps_duplicates_away_after_the_end(bench: Bench, first: str) -> None:
     task = declare(bench, lock_at_least_for=30)
     ended(bench, task, first)

@@ -8,7 +8,6 @@ import pytest
 from celery import Task
 
 from celery_redlock import RedlockTask, is_duplicate
-from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.rules.facts import Role
@@ -47,21 +46,6 @@ def test_a_task_that_locks_while_it_executes_takes_nothing_at_publish(bench: Ben
     task = declare(bench, lock_mode="while_executing")
     assert HEADER not in (bench.send(task))
     assert not bench.is_held("k")
-
-
-def test_a_task_written_as_a_class_is_unique_too(bench: Bench) -> None:
-    class Invoice(RedlockTask):
-        name = "invoice"
-        lock_key = "{order}"
-        lock_mode = "until_executed"
-
-        def run(self, order: int) -> None: ...
-
-    task = bench.app.register_task(Invoice())
-    assert task.delay(1).id == task.delay(order=1).id
-    assert bench.queue_length == 1
-    with pytest.raises(LockKeyError, match="do not fit its signature"):
-        task.delay()
 
 
 def test_a_message_that_has_our_header_already_passes_untouched(bench: Bench) -> None:

@@ -199,12 +199,6 @@ def test_under_apply_a_task_waits_in_place(bench: Bench) -> None:
     assert holder.lost
 
 
-def test_under_apply_a_task_gives_up_in_the_end(bench: Bench) -> None:
-    occupy(bench)
-    with pytest.raises(LockNotAcquired, match=r"lock_give_up_after = 0\.05 s"):
-        job(bench, lock_give_up_after=0.05).apply().get()
-
-
 SPLIT = LockContended("split", "k", "half", 1.0, True)
 
 
@@ -340,16 +334,3 @@ def test_a_function_that_returns_no_policy_is_a_configuration_error(bench: Bench
     outcome = bench.call(job(bench, lock_on_conflict=lambda task, error: "drop"))
     assert isinstance(outcome.value, ConfigurationError)
     assert "returned 'drop'" in str(outcome.value)
-
-
-def test_without_a_quorum_a_task_runs_unlocked_where_that_is_the_policy(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench.node.kill()
-    task = job(
-        bench,
-        lambda self: [self.lease, self.request.fencing_token],
-        lock_on_unavailable="run_unlocked",
-    )
-    assert bench.call(task).value == [None, None]
-    assert "runs WITHOUT its lock" in caplog.text

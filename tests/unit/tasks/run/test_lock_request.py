@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import chain, group
 
-from celery_redlock import is_skipped
 from celery_redlock.errors import DuplicateTask, LockNotAcquired
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
@@ -36,22 +34,6 @@ def test_the_twin_of_a_skipped_message_is_ignored(bench: Bench) -> None:
     bench.run(request)
     other.release()
     assert bench.run(request).state == "IGNORED"
-
-
-def test_duplicates_in_a_group_and_a_chain_complete(bench: Bench) -> None:
-    task = declare(bench, lambda self, *_: "ran")
-    echo = bench.task(lambda value: value, name="echo")
-    result = group(task.si(), task.si()).apply_async()
-    first, second = bench.receive(), bench.receive()
-    bench.run(first)
-    owned_by(bench, "other")
-    bench.run(second)
-    ran, skipped = (child.result for child in result.children)
-    assert ran == "ran"
-    assert is_skipped(skipped)
-    chain(task.si(), echo.s()).apply_async()
-    bench.run(bench.receive())
-    assert bench.run(bench.receive()).state == "SUCCESS"
 
 
 @pytest.mark.parametrize("policy", ["raise", lambda task, error: "raise"])

@@ -27,13 +27,6 @@ def unmarked() -> None:
     signals.task_prerun.disconnect(dispatch_uid="celery_redlock.task_prerun")
 
 
-def test_a_body_knows_its_tick(bench: Bench) -> None:
-    told: list[Any] = []
-    task = job(bench, lambda self: told.append(self.request.tick))
-    bench.run(send_tick(bench, task, tick(schedule="beat:app", token=7)))
-    assert told == [tick(schedule="beat:app", token=7)]
-
-
 def test_a_body_that_no_schedule_started_has_no_tick(bench: Bench) -> None:
     assert bench.call(job(bench, lambda self: self.request.tick)).value is None
 
