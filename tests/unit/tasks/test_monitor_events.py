@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Semaphore
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from celery_redlock.tasks import monitor_events
 from celery_redlock.tasks.monitor_events import MOST_WAITING, MonitorEvent, send_monitor_event
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, raising
 
 REQUEST = Context(id="mine", hostname="worker@bench", is_eager=False)
 
@@ -51,42 +51,36 @@ def test_a_loss_sends_its_reason_with_the_id_of_the_task(bench: Bench) -> None:
     assert fields["reason"] == LossReason.REPORTED
 
 
-@pytest.mark.parametrize(
-    "off", [{"worker_send_task_events": False}, {"task_always_eager": True}], ids=str
-)
-def test_nothing_is_sent_where_task_events_are_off(bench: Bench, off: dict[str, Any]) -> None:
+def test_nothing_is_sent_where_tasks_are_eager(bench: Bench) -> None:
     sent = bench.watch_monitor_events()
-    bench.app.conf.update(off)
     task = job(bench)
-    if bench.app.conf.task_always_eager:
-        task.delay()
-    else:
-        bench.call(task)
+    bench.app.conf.task_always_eager = True
+    task.delay()
 
-    bench.app.conf.update(worker_send_task_events=True, task_always_eager=False)
+    bench.app.conf.task_always_eager = False
     request = bench.send(task)
     bench.run(request)
     ((_, fields),) = wait_until(lambda: sent)
     assert fields["uuid"] == request["id"]
 
 
-def failing(bench: Bench, error: Exception) -> Any:
-    """Declare a task in a worker that sends events to a broker which raises an error."""
+def job_whose_events_go_through(bench: Bench, send: Callable[[str], object]) -> Any:
+    """Declare a task in a worker that sends the events of a kind by this call."""
 
     @contextmanager
-    def dispatcher(**_: Any) -> Iterator[None]:
-        raise error
-        yield
+    def dispatcher(**_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(send=lambda kind, **_: send(kind))
 
     bench.watch_monitor_events()
     bench.app.events.default_dispatcher = dispatcher
-    return job(bench, lambda self: "ran")
+    return job(bench)
 
 
 def test_a_broker_that_takes_no_event_does_not_change_the_outcome(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert bench.call(failing(bench, OSError("no broker"))).value == "ran"
+    task = job_whose_events_go_through(bench, raising(OSError("no broker")))
+    assert bench.call(task).value == "ran"
     wait_until(lambda: "The event redlock-locked of task job[" in caplog.text)
 
 
@@ -94,16 +88,8 @@ def test_a_broker_that_does_not_reply_holds_up_no_body(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     replies = Event()
-
-    @contextmanager
-    def dispatcher(**_: Any) -> Iterator[Any]:
-        replies.wait()
-        yield SimpleNamespace(send=lambda *_, **__: None)
-
-    bench.watch_monitor_events()
-    bench.app.events.default_dispatcher = dispatcher
+    task = job_whose_events_go_through(bench, lambda _: replies.wait())
     try:
-        task = job(bench, lambda self: "ran")
         assert bench.call(task).value == "ran"
         for _ in range(MOST_WAITING + 2):
             send_monitor_event(MonitorEvent.LOCKED, task, REQUEST)
@@ -118,14 +104,11 @@ def test_events_that_come_faster_than_they_are_sent_are_logged_once(
     turns = Semaphore(0)
     sent: list[str] = []
 
-    @contextmanager
-    def dispatcher(**_: Any) -> Iterator[Any]:
+    def send(kind: str) -> None:
         turns.acquire()
-        yield SimpleNamespace(send=lambda kind, **__: sent.append(kind))
+        sent.append(kind)
 
-    bench.watch_monitor_events()
-    bench.app.events.default_dispatcher = dispatcher
-    task = job(bench, lambda self: "ran")
+    task = job_whose_events_go_through(bench, send)
     try:
         for _ in range(MOST_WAITING + 2):
             send_monitor_event(MonitorEvent.LOCKED, task, REQUEST)

@@ -88,6 +88,10 @@ class Worker:
             assert wait is None
             entry()
 
+    def fire_until(self, condition: Callable[[], Any]) -> None:
+        """Let timers fire until this is so."""
+        wait_until(lambda: self.fire() or condition(), message=lambda: f"started: {self.started}")
+
 
 @pytest.fixture
 def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
@@ -100,24 +104,14 @@ def worker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 def settle(worker: Worker, *started: str) -> None:
     """Wait until these have been started."""
-
-    def look() -> bool:
-        worker.fire()
-        return worker.started == list(started)
-
-    wait_until(look, message=lambda: f"started: {worker.started}")
+    worker.fire_until(lambda: worker.started == list(started))
 
 
 def started(worker: Worker) -> list[str]:
     """Return what has been started when a message starts that was woken after all others."""
     worker.receive("last")
     worker.waiting.on_wake("last", CHANNEL)
-
-    def look() -> bool:
-        worker.fire()
-        return "last" in worker.started
-
-    wait_until(look)
+    worker.fire_until(lambda: "last" in worker.started)
     worker.started.remove("last")
     return worker.started
 
@@ -134,7 +128,7 @@ def test_a_message_starts_once(worker: Worker) -> None:
     worker.waiting.on_wake("a", CHANNEL)
     settle(worker, "a")
     at_eta = time.monotonic() + SETTLING + 3 * AT_ETA
-    wait_until(lambda: worker.fire() or time.monotonic() > at_eta, message="its ETA")
+    worker.fire_until(lambda: time.monotonic() > at_eta)
     assert worker.started == ["a"]
 
 
@@ -294,12 +288,8 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 def first_started(worker: Worker) -> str:
     """Wait until a message has been started, and return which."""
-
-    def look() -> list[str]:
-        worker.fire()
-        return worker.started
-
-    return wait_until(look)[0]
+    worker.fire_until(lambda: worker.started)
+    return worker.started[0]
 
 
 def test_a_message_whose_key_is_free_already_starts(late: Worker) -> None:
@@ -396,7 +386,7 @@ def test_a_message_that_has_begun_is_not_looked_at(late: Worker, look: Callable[
     late.receive("asleep", since=2.0)
     look()
     assert first_started(late) in ("asleep", "begun")
-    wait_until(lambda: late.fire() or "asleep" in late.started)
+    late.fire_until(lambda: "asleep" in late.started)
 
 
 def test_all_messages_that_wait_for_a_quorum_start_when_it_replies(
@@ -429,7 +419,7 @@ def test_after_a_wake_up_a_worker_looks_whether_anybody_has_come(
     monkeypatch.setattr(waiting_messages, "STALLED_AFTER", 0.0)
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
     worker.waiting.on_wake("gone", CHANNEL)
-    wait_until(lambda: worker.fire() or looked)
+    worker.fire_until(lambda: looked)
     assert looked == ["ours"]
 
 
@@ -440,7 +430,7 @@ def test_a_worker_looks_at_intervals_for_holders_that_died(
     monkeypatch.setattr(waiting_messages, "LOOKS_EVERY", 0.01)
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
     worker.receive("a")
-    wait_until(lambda: worker.fire() or looked.count("a") > 2)
+    worker.fire_until(lambda: looked.count("a") > 2)
 
 
 def test_a_message_that_is_revoked_starts_to_end(

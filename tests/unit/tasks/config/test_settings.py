@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-import types
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,57 +36,45 @@ def test_without_settings_there_are_the_documented_defaults() -> None:
     assert settings.nodes == ("redis://broker:6379/0",)
 
 
+GIVEN = {"redlock_nodes": NODES, "redlock_ttl": 20}
+
+
 def updated() -> Celery:
-    return app_with(redlock_nodes=NODES, redlock_ttl=20)
+    return app_with(**GIVEN)
 
 
 def preconfigured() -> Celery:
     app = Celery("settings", set_as_current=False)
-    app.conf.redlock_nodes = NODES
-    app.conf["redlock_ttl"] = 20
+    for name, value in GIVEN.items():
+        app.conf[name] = value
     return app
 
 
-def from_object() -> Celery:
+def from_object(source: Any, **options: str) -> Celery:
     app = Celery("settings", set_as_current=False)
-    module = types.ModuleType("celeryconfig")
-    module.redlock_nodes, module.redlock_ttl = NODES, 20
-    app.config_from_object(module)
-    return app
-
-
-def from_class() -> Celery:
-    class Config:
-        redlock_nodes = NODES
-        redlock_ttl = 20
-
-    app = Celery("settings", set_as_current=False)
-    app.config_from_object(Config)
+    app.config_from_object(source, **options)
     return app
 
 
 def django_style(**more: Any) -> Celery:
-    app = Celery("settings", set_as_current=False)
-    module = types.ModuleType("settings")
-    vars(module).update(CELERY_REDLOCK_NODES=NODES, CELERY_REDLOCK_TTL=20, DEBUG=True, **more)
-    app.config_from_object(module, namespace="CELERY")
-    return app
-
-
-def lower_case_namespace() -> Celery:
-    app = Celery("settings", set_as_current=False)
-    app.config_from_object(
-        {"celery_redlock_nodes": NODES, "celery_redlock_ttl": 20}, namespace="celery"
-    )
-    return app
+    given = {f"CELERY_{name.upper()}": value for name, value in GIVEN.items()}
+    return from_object(SimpleNamespace(DEBUG=True, **given, **more), namespace="CELERY")
 
 
 @pytest.mark.parametrize(
-    "make",
-    [updated, preconfigured, from_object, from_class, django_style, lower_case_namespace],
+    "app",
+    [
+        updated(),
+        preconfigured(),
+        from_object(SimpleNamespace(**GIVEN)),
+        from_object(type("Config", (), GIVEN)),
+        from_object({f"celery_{name}": GIVEN[name] for name in GIVEN}, namespace="celery"),
+        django_style(),
+    ],
+    ids=["update", "before others", "module", "class", "lower-case namespace", "Django"],
 )
-def test_settings_are_found_however_they_are_given(make: Any) -> None:
-    settings = read_settings(make())
+def test_settings_are_found_however_they_are_given(app: Celery) -> None:
+    settings = read_settings(app)
     assert settings.nodes == tuple(NODES)
     assert settings.defaults == {"ttl": 20.0}
 
@@ -113,36 +101,29 @@ def test_an_upper_case_setting_without_namespace_is_refused_with_its_right_spell
         read_settings(app_with(REDLOCK_NODES=NODES))
 
 
-def test_every_setting_reaches_its_place() -> None:
-    settings = read_settings(
-        app_with(
-            redlock_nodes="redis://a , redis://b,redis://c",
-            redlock_max_ttl=timedelta(minutes=2),
-            redlock_key_prefix="",
-            redlock_drift_factor=0.1,
-            redlock_node_timeout=0.5,
-            redlock_guard=False,
-            redlock_dedupe=True,
-            redlock_lost_signal="SIGUSR2",
-            redlock_tasks={"bank.*": {"lock_ttl": 100, "lock_key": True}},
-            redlock_wait=timedelta(seconds=3),
-            redlock_on_conflict="skip",
-        )
-    )
-    assert settings.nodes == ("redis://a", "redis://b", "redis://c")
-    assert settings.max_ttl == 120.0
-    assert settings.key_prefix == ""
-    assert settings.drift_factor == 0.1
-    assert settings.node_timeout == 0.5
-    assert settings.guard is False
-    assert settings.dedupe is True
-    assert settings.lost_signal == signal.SIGUSR2
-    assert settings.tasks == {"bank.*": {"ttl": 100.0, "key": True}}
-    assert settings.defaults == {"wait": 3.0, "on_conflict": "skip"}
+@pytest.mark.parametrize(
+    ("name", "given", "found"),
+    [
+        ("nodes", "redis://a , redis://b,redis://c", ("redis://a", "redis://b", "redis://c")),
+        ("max_ttl", timedelta(minutes=2), 120.0),
+        ("key_prefix", "", ""),
+        ("drift_factor", 0.1, 0.1),
+        ("node_timeout", 0.5, 0.5),
+        ("guard", False, False),
+        ("dedupe", True, True),
+        ("lost_signal", "SIGUSR2", signal.SIGUSR2),
+        ("lost_signal", int(signal.SIGUSR2), signal.SIGUSR2),
+        ("tasks", {"b*": {"lock_ttl": 50, "lock_key": True}}, {"b*": {"ttl": 50.0, "key": True}}),
+    ],
+)
+def test_a_setting_reaches_its_place(name: str, given: Any, found: Any) -> None:
+    app = app_with(**{"redlock_nodes": NODES, f"redlock_{name}": given})
+    assert getattr(read_settings(app), name) == found
 
 
-def test_a_signal_may_be_a_number() -> None:
-    assert read_settings(app_with(redlock_lost_signal=23)).lost_signal == 23
+def test_options_for_all_tasks_are_their_defaults() -> None:
+    app = app_with(redlock_wait=timedelta(seconds=3), redlock_on_conflict="skip")
+    assert read_settings(app).defaults == {"wait": 3.0, "on_conflict": "skip"}
 
 
 def test_none_means_unset() -> None:
