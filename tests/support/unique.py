@@ -67,10 +67,18 @@ def mark(bench: Bench, request: Mapping[str, Any]) -> str:
     )
 
 
-def owned_by(bench: Bench, task_id: str, role: Role = Role.RUNNING, place: str = KEY) -> Any:
-    """Let another task have a place."""
-    key = place.removeprefix("redlock:")
-    names, extras = ((key,), ()) if key != place else ((), (place,))
-    return client_of(bench.elsewhere).acquire_for_task(
-        names, extras, ttl=60, label=label_for(role, task_id, "w@host", task="job")
-    )
+def owned_by(
+    bench: Bench,
+    task_id: str,
+    role: Role = Role.RUNNING,
+    place: str = KEY,
+    *more: str,
+    task: str = "job",
+    **facts: Any,
+) -> Any:
+    """Let a call have one place or more, with these facts in its label."""
+    places = (place, *more)
+    keys = [name.removeprefix("redlock:") for name in places if name.startswith("redlock:")]
+    records = [name for name in places if not name.startswith("redlock:")]
+    label = label_for(role, task_id, "w@host", task=task, **facts)
+    return client_of(bench.elsewhere).acquire_for_task(keys, records, ttl=60, label=label)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
+from celery_redlock.core import client_of
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.transport.memory.transport import VirtualTime
 from tests.support.tasks import Bench
@@ -35,6 +36,12 @@ def leaping_bench() -> Iterator[Bench]:
 def mode(request: pytest.FixtureRequest) -> str:
     """Each mode in turn that takes a lock when a task is sent."""
     return str(request.param)
+
+
+@pytest.fixture
+def client(bench: Bench) -> Any:
+    """The client of the app of `bench`; an attribute that a test sets on it ends with it."""
+    return client_of(client_for(bench.app))
 
 
 @pytest.fixture

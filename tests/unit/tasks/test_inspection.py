@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError, LockKeyError, QuorumUnavailable
-from celery_redlock.tasks.config.client import client_for
-from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare as unique
-from tests.support.unique import mark, role
+from tests.support.unique import mark, owned_by, role
 from tests.unit.tasks.jobs import before_next, raising
 
 
@@ -22,19 +19,13 @@ def declare(bench: Bench, **options: Any) -> Any:
     return bench.task(lambda n=1: None, **options)
 
 
-def running(bench: Bench, key: str = "1", role: Role = Role.RUNNING) -> Any:
-    return client_of(bench.elsewhere).acquire_for_task(
-        (key,), ttl=30, label=label_for(role, "runner", "w@host")
-    )
-
-
 def test_the_lock_keys_of_a_call_have_no_prefix(bench: Bench) -> None:
     assert declare(bench, lock_key=["a:{n}", "b"]).lock_keys(2) == ("a:2", "b")
 
 
 def test_the_calls_arguments_choose_the_lock(bench: Bench) -> None:
     task = declare(bench)
-    running(bench, "2")
+    owned_by(bench, "runner", place="redlock:2")
     assert task.lock_holder(1) is None
     assert task.lock_holder(n=2).task_id == "runner"
 
@@ -50,7 +41,7 @@ def test_a_foreign_client_is_shown_as_one(bench: Bench) -> None:
 def test_a_lock_that_is_taken_away_is_free_for_the_next(bench: Bench, mode: str) -> None:
     task = declare(bench, lock_mode=mode)
     first = task.delay(1)
-    running(bench, "2")
+    owned_by(bench, "runner", place="redlock:2")
     assert task.release_lock(1) is True
     assert task.lock_holder(1) is None
     assert task.delay(1).id != first.id
@@ -135,10 +126,12 @@ def test_a_task_that_locks_while_it_runs_has_no_message_to_revoke(bench: Bench) 
         task.revoke_queued()
 
 
-def test_a_revocation_that_was_broken_off_can_be_repeated(bench: Bench, revoked: list[str]) -> None:
+def test_a_revocation_that_was_broken_off_can_be_repeated(
+    bench: Bench, client: Any, revoked: list[str]
+) -> None:
     task = unique(bench)
     first = task.delay()
-    before_next(client_of(client_for(bench.app)), "evict", raising(ZeroDivisionError()))
+    before_next(client, "evict", raising(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         task.revoke_queued()
     assert task.revoke_queued().task_id == first.id
@@ -153,12 +146,10 @@ def test_the_message_of_another_task_with_the_key_is_not_revoked(
     assert (other.revoke_queued(), revoked) == (None, [])
 
 
-def test_a_broker_that_is_away_does_not_undo_a_revocation(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_is_away_does_not_undo_a_revocation(bench: Bench) -> None:
     task = unique(bench)
     first = task.delay()
-    monkeypatch.setattr(bench.app.control, "revoke", raising(OSError("no broadcast")))
+    bench.app.control.revoke = raising(OSError("no broadcast"))
     assert task.revoke_queued().task_id == first.id
     assert not bench.is_held("k")
 
@@ -167,6 +158,6 @@ def test_the_log_names_the_key_and_the_holder_of_a_lock_that_is_taken_away(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = declare(bench)
-    running(bench)
+    owned_by(bench, "runner", place="redlock:1")
     task.release_lock(1)
     assert "Lock '1' of task job is taken away from 'running runner w@host" in caplog.text

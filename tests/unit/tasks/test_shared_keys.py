@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from celery_redlock import is_duplicate
-from celery_redlock.core import client_of
-from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
-from tests.support.unique import WINDOW, value
+from tests.support.unique import KEY, WINDOW, owned_by, value
 from tests.unit.tasks.jobs import ALL_MODES, start_worker
 from tests.unit.tasks.run.newest.company import COMPANION
 
@@ -64,8 +62,7 @@ def test_a_name_for_display_makes_no_other_task(bench: Bench) -> None:
 
 def test_the_next_step_waits_for_the_release_of_another_tasks_key(bench: Bench) -> None:
     """Even where it skips conflicts: the step before releases the key once it has sent this one."""
-    label = label_for(Role.RUNNING, "before", "w@host", marker="0" * 32, task="invoice")
-    lease = client_of(bench.elsewhere).acquire_for_task(("k",), (), ttl=60, label=label)
+    lease = owned_by(bench, "before", marker="0" * 32, task="invoice")
     refund = bench.task(lambda: "ran", lock_key="k", lock_on_conflict="skip", lock_wait=0)
     request = bench.send(refund)
     assert bench.run(request, parent_id="before").state == "RETRY"
@@ -77,9 +74,8 @@ def test_the_next_step_waits_for_the_release_of_another_tasks_key(bench: Bench) 
 def test_a_scheduled_run_waits_for_another_tasks(bench: Bench, role: Role) -> None:
     """It neither stops nor overtakes it."""
     refund = declare(bench, "refund", lock_mode="while_executing", lock_on_conflict="stop")
-    label = label_for(role, "older", due_us=tick(-60).due_us, task="invoice")
-    keys = ("k",) if role is Role.RUNNING else ()
-    client_of(bench.elsewhere).acquire_for_task(keys, (COMPANION,), ttl=60, label=label)
+    places = (KEY, COMPANION) if role is Role.RUNNING else (COMPANION,)
+    owned_by(bench, "older", role, *places, due_us=tick(-60).due_us, task="invoice")
     before = value(bench, COMPANION)
     assert bench.run(send_tick(bench, refund, tick())).state == "RETRY"
     assert value(bench, COMPANION) == before

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
-from celery_redlock.core import client_of
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, MAX_KEYS, Envelope
 from celery_redlock.tasks.message.header_limits import MAX_CLOCK_SKEW
@@ -139,9 +138,7 @@ def test_a_message_that_is_put_back_tells_no_endless_life_on(bench: Bench) -> No
 def test_nobody_takes_a_lock_over_that_no_message_brings(bench: Bench, role: Role) -> None:
     request = bench.send(declare(bench, lock_on_duplicate="raise"))
     free(bench)
-    lease = client_of(bench.elsewhere).acquire_for_task(
-        ("k",), ttl=60, label=label_for(role, "other", "w@host", task="job")
-    )
+    lease = owned_by(bench, "other", role)
     assert bench.run(forged_lock(request, owner=lease.owner)).value != "ran"
     assert value(bench) == lease.owner
 

@@ -33,6 +33,7 @@ class Burst:
 
     def __init__(self, bench: Bench, **options: Any) -> None:
         self.bench = bench
+        self.client = client_of(client_for(bench.app))
         self.runs: list[Any] = []
         options = {"lock_debounce": (QUIET, AT_MOST), "lock_key": "k", "lock_wait": 0, **options}
         self.task = bench.task(lambda number: self.runs.append(number), **options)
@@ -142,15 +143,14 @@ def test_a_lock_of_a_debounced_call_waits_for_lock_queue_ttl_from_when_it_is_due
 
 def begin_when(burst: Burst, message: dict[str, Any], given: str) -> None:
     """Have a worker begin a message when the nodes are asked for a lock with this argument."""
-    client = client_of(client_for(burst.bench.app))
-    reserve = client.reserve
+    reserve = burst.client.reserve
 
     def begin(*args: Any, **options: Any) -> Any:
         if options.get(given) and not burst.runs:
             burst.bench.run(message)
         return reserve(*args, **options)
 
-    client.reserve = begin
+    burst.client.reserve = begin
 
 
 def test_a_call_begins_a_burst_where_the_older_one_begins_before_it_is_replaced(
@@ -191,8 +191,7 @@ def test_a_call_waits_for_it_no_longer_than_for_a_release(
 
 
 def publish_without_quorum(burst: Burst) -> dict[str, Any]:
-    client = client_of(client_for(burst.bench.app))
-    before_next(client, "reserve", raising(QuorumUnavailable("no quorum")))
+    before_next(burst.client, "reserve", raising(QuorumUnavailable("no quorum")))
     return burst.call(1)
 
 
@@ -232,11 +231,10 @@ def test_the_call_of_a_tick_that_was_due_long_ago_counts_from_when_it_was_made(
 
 
 def test_a_call_without_a_lock_waits_for_a_newer_one_whose_publisher_may_be_dead(
-    burst: Burst, monkeypatch: pytest.MonkeyPatch
+    burst: Burst,
 ) -> None:
     older = publish_without_quorum(burst)
-    client = client_of(client_for(burst.bench.app))
-    monkeypatch.setattr(client, "confirm", lambda reserved: None)
+    burst.client.confirm = lambda reserved: None
     burst.call(2)
     assert burst.bench.run(older).state == "RETRY"
 

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from celery_redlock import is_duplicate
-from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters
 from tests.support.tasks import Bench
@@ -65,7 +63,5 @@ def test_a_task_is_no_duplicate_of_one_that_has_only_some_of_its_keys(bench: Ben
 
 
 def test_a_task_is_a_duplicate_of_one_that_has_all_of_its_keys(bench: Bench) -> None:
-    client_of(bench.elsewhere).acquire_for_task(
-        ("j", "k"), ttl=30, label=label_for(Role.RUNNING, "other", "w@host", task="job")
-    )
+    owned_by(bench, "other", Role.RUNNING, KEY, "redlock:j")
     assert declare(bench, lock_key=["k", "j"]).delay().id == "other"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kombu.exceptions import EncodeError
 
-from celery_redlock.core import client_of
 from celery_redlock.errors import LockContended, LockKeyError
-from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.publish import unique_publish
 from tests.support.events import counters
@@ -68,10 +67,10 @@ def test_without_a_quorum_it_is_sent_without_its_lock_and_says_so(
     assert counters()["task_without_lock"] - before == 1
 
 
-def test_while_nothing_is_decided_it_is_sent_without_its_lock(bench: Bench) -> None:
+def test_while_nothing_is_decided_it_is_sent_without_its_lock(bench: Bench, client: Any) -> None:
     split = LockContended("several contenders share the nodes", "k", "x", 1.0, True)
     task = declare(bench)
-    before_next(client_of(client_for(bench.app)), "reserve", raising(split))
+    before_next(client, "reserve", raising(split))
     assert Envelope.read(bench.send(task)).reservation is None
 
 

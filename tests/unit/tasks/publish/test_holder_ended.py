@@ -9,11 +9,8 @@ import pytest
 from celery import uuid
 
 from celery_redlock import is_duplicate
-from celery_redlock.core import client_of
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.publish import unique_publish
-from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, holder, owned_by
 from tests.unit.tasks.jobs import raising, retry_once, sent_while_released
@@ -82,12 +79,10 @@ def test_a_result_that_nobody_wants_is_not_asked_for(first: str, bench: Bench) -
     assert task.delay().id == first
 
 
-def test_a_backend_that_does_not_answer_leaves_it_a_duplicate(
-    first: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_that_does_not_answer_leaves_it_a_duplicate(first: str, bench: Bench) -> None:
     task = declare(bench)
     owned_by(bench, first)
-    monkeypatch.setattr(task.backend, "get_task_meta", raising(OSError("no backend")))
+    task.backend.get_task_meta = raising(OSError("no backend"))
     assert task.delay().id == first
 
 
@@ -142,24 +137,20 @@ def test_a_minimum_hold_keeps_duplicates_away_after_the_end(bench: Bench, first:
 
 
 def test_a_result_in_the_local_time_of_the_app_is_read_as_such(
-    bench: Bench, first: str, no_patience: None, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, first: str, no_patience: None
 ) -> None:
     bench.app.conf.update(timezone="America/New_York", enable_utc=False)
     task = declare(bench)
     owned_by(bench, first)
     there = datetime.now(bench.app.timezone).replace(tzinfo=None)
     meta = {"status": "SUCCESS", "date_done": there}
-    monkeypatch.setattr(task.backend, "get_task_meta", lambda *args, **kwargs: meta)
+    task.backend.get_task_meta = lambda *args, **kwargs: meta
     assert Envelope.read(bench.send(task)).after == first
 
 
-def test_the_end_of_another_task_with_the_key_is_not_asked_for(
-    bench: Bench, first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_another_task_with_the_key_is_not_asked_for(bench: Bench, first: str) -> None:
     other = bench.task(lambda: None, name="other", lock_key="k", lock_mode="until_executed")
-    client_of(bench.elsewhere).acquire_for_task(
-        ("k",), ttl=60, label=label_for(Role.RUNNING, first, "w@host", task="another")
-    )
-    monkeypatch.setattr(other.backend, "get_task_meta", lambda *args, **kwargs: 1 / 0)
+    owned_by(bench, first, task="another")
+    other.backend.get_task_meta = raising(ZeroDivisionError())
     envelope = Envelope.read(bench.send(other))
     assert (envelope.reservation, envelope.after) == (None, None)

@@ -12,7 +12,6 @@ from tenacity import Retrying
 
 from celery_redlock import is_duplicate
 from celery_redlock.core import client_of
-from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.publish import unique_publish
@@ -82,9 +81,9 @@ def test_the_older_one_gets_its_lock_back_and_runs_if_the_newer_one_cannot_be_se
 
 
 def test_a_revoke_that_fails_does_not_disturb_the_publish(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(bench.app.control, "revoke", raising(OSError("no broadcast")))
+    bench.app.control.revoke = raising(OSError("no broadcast"))
     task = declare(bench, lock_on_duplicate="replace")
     task.delay()
     task.delay()
@@ -118,16 +117,12 @@ def test_the_older_one_does_not_wait_to_learn_that_it_was_replaced(
     assert bench.run(older).state == "IGNORED"
 
 
-def test_a_second_delivery_of_a_replaced_one_is_ignored(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_delivery_of_a_replaced_one_is_ignored(bench: Bench) -> None:
     told: list[str] = []
     task = declare(bench, lock_on_duplicate="replace")
     older = bench.send(task)
     bench.send(task)
-    monkeypatch.setattr(
-        task.backend, "mark_as_revoked", lambda task_id, *args, **kwargs: told.append(task_id)
-    )
+    task.backend.mark_as_revoked = lambda task_id, *args, **kwargs: told.append(task_id)
     assert [bench.run(older).state for _ in range(2)] == ["IGNORED", "IGNORED"]
     assert told == [older["id"]]
 
@@ -174,25 +169,20 @@ def test_the_older_one_is_put_back_until_the_newer_one_is_out(bench: Bench) -> N
 
 
 def test_the_older_one_runs_where_the_newer_one_cannot_be_sent_and_is_slow_to_give_back(
-    bench: Bench, revoked: list[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, client: Any, revoked: list[str]
 ) -> None:
     task = declare(bench, lock_on_duplicate="replace")
     older = bench.send(task)
-    reservations = client_of(client_for(bench.app))
-    cancel, states = type(reservations).cancel, list[str]()
+    cancel, states = client.cancel, list[str]()
 
-    def look(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_given_back = cancel(self, *args, **kwargs)
+    def look(*args: Any, **kwargs: Any) -> Any:
+        is_given_back = cancel(*args, **kwargs)
         if not states:
             states.append(bench.run(older).state)
         return is_given_back
 
-    def refuse(*_args: Any, **_kwargs: Any) -> None:
-        monkeypatch.undo()
-        monkeypatch.setattr(type(reservations), "cancel", look)
-        raise OperationalError("no broker")
-
-    monkeypatch.setattr(bench.app.amqp, "send_task_message", refuse)
+    client.cancel = look
+    before_next(bench.app.amqp, "send_task_message", raising(OperationalError("no broker")))
     with pytest.raises(OperationalError):
         task.delay()
     assert states == ["IGNORED"]
@@ -219,13 +209,12 @@ def test_the_newer_one_gets_the_lock_that_a_worker_is_about_to_give_up(
 
 
 def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unique_publish, "RELEASE_WAIT", 60)
     task = declare(bench, lock_mode="until_executing", lock_on_duplicate="replace")
     lock = Envelope.read(bench.send(task)).reservation
-    redlock = client_for(bench.app)
-    reserve = client_of(redlock).reserve
+    reserve = client.reserve
     giving_up: list[threading.Thread] = []
 
     def begin_first(*args: Any, previous: Any = None, **options: Any) -> Any:
@@ -241,42 +230,41 @@ def test_a_call_that_finds_its_older_one_begun_gets_the_lock_when_that_gives_it_
                 giving_up[0].start()
         return reserve(*args, previous=previous, **options)
 
-    monkeypatch.setattr(client_of(redlock), "reserve", begin_first)
+    client.reserve = begin_first
     newer = task.delay()
     giving_up[0].join()
     assert holder(bench).task_id == newer.id
 
 
 def test_the_oldest_one_does_not_run_after_the_newest_while_the_publisher_between_is_paused(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, client: Any
 ) -> None:
     runs: list[int] = []
     task = declare(bench, lambda self, number: runs.append(number), lock_on_duplicate="replace")
     oldest = bench.send(task, 1)
-    reservations = client_of(client_for(bench.app))
-    reserve = reservations.reserve
+    reserve = client.reserve
 
     def pause_afterwards(*args: Any, **options: Any) -> Any:
         reserved = reserve(*args, **options)
         if options["previous"]:
-            monkeypatch.setattr(reservations, "reserve", reserve)
+            client.reserve = reserve
             bench.run(bench.send(task, 3))
             bench.run(oldest)
         return reserved
 
-    monkeypatch.setattr(reservations, "reserve", pause_afterwards)
+    client.reserve = pause_afterwards
     task.delay(2)
     assert runs == [3]
 
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_the_oldest_one_does_not_run_where_the_publisher_between_fails_or_dies_after_a_takeover(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+    bench: Bench, client: Any, fails: bool
 ) -> None:
     def take_over_and_fail() -> None:
         newest.append(bench.send(task, 3))
         if not fails:  # it says nothing to the nodes any more
-            monkeypatch.setattr(client_of(client_for(bench.app)), "cancel", lambda *_, **__: True)
+            client.cancel = lambda *_, **__: True
         raise OperationalError("no broker")
 
     runs: list[int] = []
@@ -293,17 +281,16 @@ def test_the_oldest_one_does_not_run_where_the_publisher_between_fails_or_dies_a
 
 
 def test_a_call_that_fails_leaves_the_oldest_ones_marker_to_the_newest(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, client: Any
 ) -> None:
     def take_over_and_fail() -> None:
-        monkeypatch.setattr(client, "relabel", lambda *given: late.append(given))
+        client.relabel = lambda *given: late.append(given)
         task.delay(3)
         raise OperationalError("no broker")
 
     runs: list[int] = []
     task = declare(bench, lambda self, number: runs.append(number), lock_on_duplicate="replace")
     oldest = bench.send(task, 1)
-    client = client_of(client_for(bench.app))
     relabel, late = client.relabel, list[Any]()
     before_next(bench.app.amqp, "send_task_message", take_over_and_fail)
     with pytest.raises(OperationalError):

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.core import client_of
-from celery_redlock.core.client import Client
-from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import Tick
@@ -19,7 +16,7 @@ from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick
 from tests.support.unique import MODES, QUEUE, declare, role, value
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import before_next
+from tests.unit.tasks.jobs import before_next, raising
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +53,12 @@ def test_a_tick_that_was_worked_on_is_not_sent_again(
 
 
 def test_nor_is_one_whose_message_is_dealt_with_while_the_copy_takes_its_lock(
-    bench: Bench,
+    bench: Bench, client: Any
 ) -> None:
     task = declare(bench)
     publish(task, tick())
     first = bench.receive()
-    before_next(client_of(client_for(bench.app)), "reserve", lambda: bench.run(first))
+    before_next(client, "reserve", lambda: bench.run(first))
     assert isinstance(publish(task, tick()), DuplicateResult)
     assert (bench.queue_length, value(bench)) == (0, None)
 
@@ -108,10 +105,8 @@ def test_a_tick_is_sent_where_nobody_can_say_who_works_on_it(bench: Bench) -> No
     assert bench.queue_length == 1
 
 
-def test_a_message_without_a_tick_is_not_looked_up(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Client, "inspect", lambda self, node_keys: 1 / 0)
+def test_a_message_without_a_tick_is_not_looked_up(bench: Bench, client: Any) -> None:
+    client.inspect = raising(ZeroDivisionError())
     declare(bench).delay()
     assert bench.queue_length == 1
 

@@ -89,10 +89,9 @@ def test_the_state_is_stored_before_the_message_is_out(bench: Bench) -> None:
 
 
 def test_a_backend_that_is_down_does_not_keep_a_message_from_waiting(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fail = raising(OperationalError("backend down"))
-    monkeypatch.setattr(bench.app.backend, "store_result", fail)
+    bench.app.backend.store_result = raising(OperationalError("backend down"))
     waits(bench)
     assert bench.queue_length == 1
     assert "its state RETRY could not be stored: OperationalError('backend down')" in caplog.text

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Reject
 
-from celery_redlock import Redlock
-from celery_redlock.core import PendingReservation, client_of, waiting
-from celery_redlock.core.client import Client
+from celery_redlock.core import PendingReservation, waiting
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.rules.facts import Role
@@ -98,18 +96,18 @@ def test_a_retry_on_another_host_goes_on_with_the_window(bench: Bench, skew: flo
 
 @skews
 def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, skew: float
+    bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch, skew: float
 ) -> None:
     """It is received while the body that sent it holds the lock, and waits for it."""
     # It is given the lock without a wake-up, so it finds that at its next look.
     monkeypatch.setattr(waiting, "_LISTENING_PAUSE", 0.05)
     looked = threading.Event()
-    look = Client.inspect
+    look = client.inspect
     overtaking: list[threading.Thread] = []
 
-    def noted(client: Redlock, places: Any) -> Any:
+    def noted(places: Any) -> Any:
         try:
-            return look(client, places)
+            return look(places)
         finally:
             looked.set()
 
@@ -118,7 +116,7 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
             return
         self.retry(countdown=0, throw=False)
         again = on_another_clock(bench.receive(), skew)
-        monkeypatch.setattr(Client, "inspect", noted)
+        client.inspect = noted
         overtaking.append(threading.Thread(target=bench.run, args=[again]))
         overtaking[0].start()
         assert looked.wait(TIMEOUT)
@@ -153,18 +151,18 @@ def test_a_message_that_brought_no_lock_begins_its_window_when_it_is_run(
 
 @skews
 def test_a_worker_that_is_faster_than_the_publisher_counts_the_whole_window(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, skew: float
+    bench: Bench, client: Any, monkeypatch: pytest.MonkeyPatch, skew: float
 ) -> None:
     """The message is there before the lock was lengthened beyond `PUBLISH_GRACE`."""
     late: list[PendingReservation] = []
-    confirm, sleep = Client.confirm, MemoryTransport.sleep
-    monkeypatch.setattr(Client, "confirm", lambda _, reserved: late.append(reserved))
+    confirm, sleep = client.confirm, MemoryTransport.sleep
+    client.confirm = late.append
     request = bench.send(windowed(bench))
     assert left(bench) <= 10
 
     def lengthened(transport: MemoryTransport, seconds: float) -> None:
         if late:
-            confirm(client_of(bench.elsewhere), late.pop())
+            confirm(late.pop())
         sleep(transport, seconds)
 
     monkeypatch.setattr(MemoryTransport, "sleep", lengthened)
@@ -173,9 +171,9 @@ def test_a_worker_that_is_faster_than_the_publisher_counts_the_whole_window(
 
 
 def test_a_lock_that_was_never_lengthened_does_not_shorten_the_window(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, client: Any
 ) -> None:
-    monkeypatch.setattr(Client, "confirm", lambda *_: None)
+    client.confirm = lambda reserved: None
     request = bench.send(windowed(bench))
     bench.run(request)
     assert_kept_for(bench, WINDOW)
@@ -203,13 +201,8 @@ def test_after_a_lost_worker_no_clock_lengthens_a_window(bench: Bench, skew: flo
     assert_kept_for(bench, WINDOW)
 
 
-def test_where_the_nodes_do_not_tell_the_clocks_are_compared(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def silent(*_: Any) -> None:
-        raise QuorumUnavailable("no quorum", KEY, {})
-
+def test_where_the_nodes_do_not_tell_the_clocks_are_compared(bench: Bench, client: Any) -> None:
     request = bench.send(windowed(bench))
-    monkeypatch.setattr(Client, "inspect", silent)
+    client.inspect = raising(QuorumUnavailable("no quorum", KEY, {}))
     bench.run(on_another_clock(request, -120.0))
     assert_kept_for(bench, WINDOW - 120.0)

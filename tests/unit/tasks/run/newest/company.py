@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_redlock.core import client_of
-from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import tick
-from tests.support.unique import KEY, holder
+from tests.support.unique import KEY, holder, owned_by
 from tests.unit.tasks import jobs
 
 COMPANION = f"redlock-meta:running:{KEY}"
@@ -23,8 +21,7 @@ def job(bench: Bench, policy: str = "stop", body: Any = None, **options: Any) ->
 
 def occupy(bench: Bench, **facts: Any) -> Any:
     """Hold the lock as another call does."""
-    label = label_for(Role.RUNNING, "other", task="job", **facts)
-    return client_of(bench.elsewhere).acquire_for_task(["k"], [COMPANION], ttl=60, label=label)
+    return owned_by(bench, "other", Role.RUNNING, KEY, COMPANION, **facts)
 
 
 def occupy_for(bench: Bench, seconds: float) -> Any:

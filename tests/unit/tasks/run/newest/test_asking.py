@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from celery_redlock.core import client_of
-from celery_redlock.core.client import Client
 from celery_redlock.errors import LockContended, QuorumUnavailable
 from celery_redlock.signals import task_replaced
-from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters, listening
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, send_unnamed, tick, tick_now
-from tests.support.unique import free, role, value
+from tests.support.unique import free, owned_by, role, value
 from tests.unit.tasks.jobs import raising
 from tests.unit.tasks.run.newest.company import (
     COMPANION,
@@ -105,15 +103,13 @@ def test_a_run_waits_for_a_lock_that_no_task_of_ours_has(bench: Bench) -> None:
     assert bench.run(send_tick(bench, job(bench, "stop"), tick())).state == "RETRY"
 
 
-def test_a_run_that_cannot_ask_now_waits_and_asks_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_cannot_ask_now_waits_and_asks_again(bench: Bench, client: Any) -> None:
     occupy_for(bench, -60)
     request = send_tick(bench, job(bench, "stop"), tick())
-    with monkeypatch.context() as patch:
-        patch.setattr(Client, "reserve", raising(QuorumUnavailable("no")))
-        assert bench.run(request).state == "RETRY"
+    reserve, client.reserve = client.reserve, raising(QuorumUnavailable("no"))
+    assert bench.run(request).state == "RETRY"
     assert next_one(bench) is None
+    client.reserve = reserve
     assert bench.run(bench.receive()).state == "RETRY"
     assert next_one(bench) == request["id"]
 
@@ -123,9 +119,9 @@ def test_of_several_holders_each_is_asked(bench: Bench) -> None:
     one = occupy_for(bench, -60)
     bench.run(send_tick(bench, task, tick()))
     one.release()
-    label = label_for(Role.RUNNING, "another", task="job", due_us=tick(-60).due_us)
     beside = "redlock-meta:running:redlock:l"
-    another = client_of(bench.elsewhere).acquire_for_task(["l"], [beside], ttl=60, label=label)
+    facts = {"due_us": tick(-60).due_us}
+    another = owned_by(bench, "another", Role.RUNNING, "redlock:l", beside, **facts)
     assert bench.run(bench.receive()).state == "RETRY"
     assert value(bench, beside) is None
     another.release()

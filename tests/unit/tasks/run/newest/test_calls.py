@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from celery_redlock import Limit, LockContended, is_duplicate
-from celery_redlock.core import client_of
 from celery_redlock.signals import task_superseded
-from celery_redlock.tasks.config.client import client_for
-from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters, listening
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick_now
-from tests.support.unique import free, value
+from tests.support.unique import free, owned_by, value
 from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks import jobs
 from tests.unit.tasks.jobs import before_next, retry_once
@@ -108,12 +105,12 @@ def test_an_older_call_that_comes_after_a_newer_one_that_waits_ends_at_once(
 
 @pytest.mark.parametrize("asks_first", [0, 1], ids=["the older", "the newer"])
 def test_of_two_calls_that_ask_at_once_the_newer_one_gets_the_place(
-    bench: Bench, waiting: Any, asks_first: int
+    bench: Bench, client: Any, waiting: Any, asks_first: int
 ) -> None:
     older, newer = waiting
     first, second = waiting[asks_first], waiting[1 - asks_first]
     # Between its refusal and its own request.
-    before_next(client_of(client_for(bench.app)), "reserve", lambda: bench.run(first))
+    before_next(client, "reserve", lambda: bench.run(first))
     assert bench.run(second).state == ("IGNORED" if second is older else "RETRY")
     assert next_one(bench) == newer["id"]
 
@@ -233,29 +230,23 @@ def test_a_key_that_several_may_have_is_asked_of_none(
     assert states == ["SUCCESS"]
 
 
-def test_a_call_that_cannot_ask_because_others_ask_too_waits(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_cannot_ask_because_others_ask_too_waits(bench: Bench) -> None:
     occupy(bench, sent_us=sent_us(-1))
     request = bench.send(job(bench))
     bench.run(request)
     again = bench.receive()
     # Its own request is gone, and another call of the same moment has it.
-    node_keys = bench.node.state.keys
-    del node_keys[COMPANION]
-    label = label_for(
-        Role.QUEUED, "twin", task="job", sent_us=round(request["redlock"]["sent"] * 1_000_000)
-    )
-    client_of(bench.elsewhere).acquire_for_task((), [COMPANION], ttl=60, label=label)
+    free(bench, COMPANION)
+    sent = round(request["redlock"]["sent"] * 1_000_000)
+    owned_by(bench, "twin", Role.QUEUED, COMPANION, sent_us=sent)
     assert bench.run(again).state == "RETRY"
     assert next_one(bench) == "twin"
 
 
 def next_call_has_the_place(bench: Bench) -> None:
     """Let another call, that was sent later, be the next to run."""
-    bench.node.state.keys.pop(COMPANION)
-    label = label_for(Role.QUEUED, "next", task="job", sent_us=sent_us(60))
-    client_of(bench.elsewhere).acquire_for_task((), [COMPANION], ttl=60, label=label)
+    free(bench, COMPANION)
+    owned_by(bench, "next", Role.QUEUED, COMPANION, sent_us=sent_us(60))
 
 
 def test_a_call_that_others_gave_way_to_does_not_end_for_a_newer_one(bench: Bench) -> None:
@@ -306,8 +297,8 @@ def test_a_call_that_ends_as_replaced_gives_its_place_up(bench: Bench) -> None:
     request = bench.send(job(bench, lock_key=["k", "l"]))
     bench.run(request)
     one.release()
-    label = label_for(Role.RUNNING, "newer", task="job", sent_us=sent_us())
-    client_of(bench.elsewhere).acquire_for_task(["l"], [f"{COMPANION[:-1]}l"], ttl=60, label=label)
+    places = ("redlock:l", f"{COMPANION[:-1]}l")
+    owned_by(bench, "newer", Role.RUNNING, *places, sent_us=sent_us())
     assert bench.run(bench.receive()).state == "IGNORED"
     wait_until(lambda: value(bench, COMPANION) is None, message="the place stayed")
 

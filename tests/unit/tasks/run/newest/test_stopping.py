@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from celery_redlock import Limit
-from celery_redlock.core.client import Client
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run.stop_request import STOP_SEEN_WITHIN
@@ -87,19 +86,19 @@ def test_a_stop_request_is_seen_long_before_a_third_of_the_ttl(bench: Bench) -> 
 
 
 def test_a_run_is_told_why_although_nodes_reply_too_late_at_first(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, client: Any
 ) -> None:
     late = [QuorumUnavailable("late"), QuorumUnavailable("late")]
-    inspect = Client.inspect
+    inspect = client.inspect
 
-    def reply(self: Client, node_keys: Any) -> Any:
+    def reply(node_keys: Any) -> Any:
         if late:
             raise late.pop()
-        return inspect(self, node_keys)
+        return inspect(node_keys)
 
     stage = Stage(bench)
     request = stage.declare(lambda self: "stopped")
-    monkeypatch.setattr(Client, "inspect", reply)
+    client.inspect = reply
     bench.run(request)
     (loss,) = stage.caught
     assert (loss.reason, late) == ("a newer call asked this one to stop", [])
@@ -124,32 +123,30 @@ def test_it_keeps_its_key_beside_the_slot_of_a_limit(bench: Bench) -> None:
 
 
 def test_it_keeps_its_lock_although_nodes_reply_too_late_for_its_first_try(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, client: Any
 ) -> None:
     late = [QuorumUnavailable("late")]
-    acquire = Client.acquire_for_task
+    acquire = client.acquire_for_task
 
-    def reply(self: Client, *args: Any, **options: Any) -> Any:
+    def reply(*args: Any, **options: Any) -> Any:
         if options.get("is_held") and late:
             raise late.pop()
-        return acquire(self, *args, **options)
+        return acquire(*args, **options)
 
     request = Stage(bench).declare(lambda self: role_once_extended(bench))
-    monkeypatch.setattr(Client, "acquire_for_task", reply)
+    client.acquire_for_task = reply
     assert (bench.run(request).value, late) == ("running", [])
 
 
-def test_it_keeps_its_lock_although_the_request_came_to_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inspect = Client.inspect
+def test_it_keeps_its_lock_although_the_request_came_to_nothing(bench: Bench, client: Any) -> None:
+    inspect = client.inspect
 
-    def undone(self: Client, node_keys: Any) -> Any:
-        found = inspect(self, node_keys)
+    def undone(node_keys: Any) -> Any:
+        found = inspect(node_keys)
         return (found[0], *[found[0]] * (len(found) - 1))
 
     request = Stage(bench).declare(lambda self: role_once_extended(bench))
-    monkeypatch.setattr(Client, "inspect", undone)
+    client.inspect = undone
     assert bench.run(request).value == "running"
 
 
