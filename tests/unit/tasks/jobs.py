@@ -24,15 +24,19 @@ def occupy(bench: Bench) -> Any:
     return bench.elsewhere.acquire("k", ttl=60)
 
 
-def counting(declared: Any, bench: Bench, **options: Any) -> tuple[Any, list[str]]:
+def run(self: Any, *args: Any) -> str:
+    return "ran"
+
+
+def counting(declared: Any, bench: Bench, body: Any = run, **options: Any) -> tuple[Any, list[str]]:
     """Declare a task by `job` or `declare`; return it with the ids of its runs."""
     runs: list[str] = []
 
-    def body(self: Any, *args: Any) -> str:
+    def counted(self: Any, *args: Any) -> Any:
         runs.append(self.request.id)
-        return "ran"
+        return body(self, *args)
 
-    return declared(bench, body, **options), runs
+    return declared(bench, counted, **options), runs
 
 
 def raising(error: BaseException) -> Any:

@@ -11,7 +11,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare as unique
 from tests.support.unique import mark, owned_by, role
-from tests.unit.tasks.jobs import before_next, raising
+from tests.unit.tasks.jobs import before_next, counting, raising
 
 
 def declare(bench: Bench, **options: Any) -> Any:
@@ -82,8 +82,7 @@ def test_a_message_that_waits_is_revoked_and_the_next_call_is_sent(
 def test_a_revoked_message_ends_without_its_body_where_no_worker_heard_of_it(
     bench: Bench, mode: str, revoked: list[str]
 ) -> None:
-    runs: list[str] = []
-    task = unique(bench, lambda self: runs.append(self.request.id), lock_mode=mode)
+    task, runs = counting(unique, bench, lock_mode=mode)
     first = bench.send(task)
     task.revoke_queued()
     second = bench.send(task)

@@ -65,3 +65,42 @@ def test_a_task_is_no_duplicate_of_one_that_has_only_some_of_its_keys(bench: Ben
 def test_a_task_is_a_duplicate_of_one_that_has_all_of_its_keys(bench: Bench) -> None:
     owned_by(bench, "other", Role.RUNNING, KEY, "redlock:j")
     assert declare(bench, lock_key=["k", "j"]).delay().id == "other"
+
+
+TIES: list[dict[str, Any]] = [
+    {"task_id": "mine"},
+    {"link": []},
+    {"link_error": []},
+    {"chord": {"task": "x"}},
+    {"chain": [{"task": "x"}]},
+    {"group_id": "g"},
+]
+
+
+@pytest.mark.parametrize("policy", ["existing", "raise"])
+@pytest.mark.parametrize("tie", TIES, ids=lambda tie: next(iter(tie)))
+def test_a_duplicate_that_somebody_counts_on_is_sent_without_a_lock(
+    bench: Bench, tie: dict[str, Any], policy: str
+) -> None:
+    task = declare(bench, lock_on_duplicate=policy)
+    tie = {name: value or [task.si()] for name, value in tie.items()}
+    owned_by(bench, "other")
+    message = bench.send(task, **tie)
+    assert Envelope.read(message).reservation is None
+    assert Envelope.read(message).nonce
+
+
+def test_a_policy_is_not_asked_at_publish_about_a_duplicate_that_has_to_be_sent(
+    bench: Bench,
+) -> None:
+    task = declare(bench, lock_on_duplicate=lambda task, error: 1 / 0)
+    task.delay()
+    task.apply_async(task_id="mine")
+    assert bench.queue_length == 2
+
+
+def test_a_plain_signature_is_dropped_as_a_duplicate(bench: Bench) -> None:
+    task = declare(bench)
+    first = task.s().delay()
+    assert task.si().apply_async().id == first.id
+    assert bench.queue_length == 1

@@ -15,7 +15,7 @@ from tests.support.cases import first_of
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, tick, tick_now
 from tests.support.unique import free, owned_by, role
-from tests.unit.tasks.jobs import ALL_MODES, counting, job, redelivered, retry_once
+from tests.unit.tasks.jobs import ALL_MODES, counting, job, raising, redelivered, retry_once
 
 POLICIES = ("existing", "raise", "replace")
 LINKED = {"link": {"task": "celery.ping", "args": (), "kwargs": {}, "options": {}}}
@@ -236,13 +236,7 @@ def test_a_body_may_send_itself_anew_under_its_own_id(bench: Bench, any_mode: st
 def test_another_leaders_message_does_not_run_what_ended_without_an_outcome(
     bench: Bench, error: Exception
 ) -> None:
-    runs: list[str] = []
-
-    def body(self: Any) -> None:
-        runs.append(self.request.id)
-        raise error
-
-    task = job(bench, body)
+    task, runs = counting(job, bench, raising(error))
     for nonce in ("one", "two"):
         message = send_tick(bench, task, tick(), task_id="of the tick")
         message["redlock"]["nonce"] = nonce

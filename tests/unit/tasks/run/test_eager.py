@@ -13,7 +13,7 @@ from celery_redlock.errors import LockContended, LockNotAcquired
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import QUEUE, declare, role, value
-from tests.unit.tasks.jobs import raising
+from tests.unit.tasks.jobs import counting, raising, retry_once
 
 
 def test_apply_locks_as_a_worker_does(bench: Bench, mode: str) -> None:
@@ -30,16 +30,9 @@ def test_apply_may_name_a_task_id_twice(bench: Bench) -> None:
 
 
 def test_a_retry_under_apply_takes_the_lock_again(bench: Bench, mode: str) -> None:
-    runs: list[int] = []
-
-    def body(self: Any) -> str:
-        runs.append(self.request.retries)
-        if len(runs) < 3:
-            raise self.retry(countdown=0)
-        return "ran"
-
-    assert declare(bench, body, lock_mode=mode).apply().get() == "ran"
-    assert runs == [0, 1, 2]
+    task, runs = counting(declare, bench, retry_once, lock_mode=mode)
+    assert task.apply().get() == "ran"
+    assert len(runs) == 2
 
 
 def test_a_failure_under_apply_frees_the_lock(bench: Bench) -> None:

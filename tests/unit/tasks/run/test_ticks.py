@@ -18,7 +18,7 @@ from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
 from tests.support.unique import KEY, free, holder, left, role, value
-from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job
+from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job, raising
 
 
 @pytest.fixture(autouse=True)
@@ -106,14 +106,8 @@ ENDINGS = {
 
 def ending(bench: Bench, name: str) -> tuple[Any, list[str]]:
     """Declare a task whose body ends in this way, without an outcome."""
-    runs: list[str] = []
     error, options = ENDINGS[name]
-
-    def body(self: Any) -> None:
-        runs.append(self.request.id)
-        raise error
-
-    return job(bench, body, **options), runs
+    return counting(job, bench, raising(error), **options)
 
 
 @pytest.mark.parametrize("name", ENDINGS)

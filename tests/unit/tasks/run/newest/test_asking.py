@@ -1,4 +1,4 @@
-"""A run that asks the one before it to stop: which asks, which gives way, and which waits."""
+"""A run that asks the one before it to stop: which asks, gives way, waits, and has its turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters, listening
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, send_unnamed, tick, tick_now
-from tests.support.unique import free, owned_by, role, value
+from tests.support.unique import free, left, owned_by, role, value
+from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import raising
 from tests.unit.tasks.run.newest.company import (
     COMPANION,
@@ -167,3 +168,58 @@ def test_with_several_keys_what_is_asked_is_who_has_them(bench: Bench) -> None:
     bench.run(request)
     assert next_one(bench) == request["id"]
     assert role(bench, free_one) is not Role.QUEUED
+
+
+def test_a_newer_run_goes_before_one_that_waits_and_takes_a_free_lock_at_once(
+    bench: Bench,
+) -> None:
+    other = occupy_for(bench, -60)
+    task = job(bench, "stop")
+    bench.run(send_tick(bench, task, tick()))
+    bench.receive()
+    other.release()
+    before = counters()
+    assert bench.run(send_tick(bench, task, tick(60))).value == "ran"
+    assert told(before) == {"task_replaced": 1}
+
+
+def test_the_turn_of_a_run_that_never_comes_back_ends(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    bench.run(send_tick(bench, job(bench, "stop", lock_ttl=7), tick()))
+    other.release()
+    assert 0 < left(bench, COMPANION) <= 2 * 7
+
+
+def test_a_run_that_comes_back_keeps_its_turn(bench: Bench) -> None:
+    occupy_for(bench, -60)
+    task = job(bench, "stop", lock_ttl=7)
+    bench.run(send_tick(bench, task, tick()))
+    bench.node.state.keys[COMPANION].expires_at -= 13_000
+    again = bench.receive()
+    assert bench.run(again).state == "RETRY"
+    assert (next_one(bench), left(bench, COMPANION) > 10) == (again["id"], True)
+
+
+@pytest.mark.parametrize("ended", ["skipped", "given up"])
+def test_a_run_that_ends_without_the_lock_gives_its_turn_up(bench: Bench, ended: str) -> None:
+    occupy_for(bench, -60)
+    task = job(bench, "stop", lock_give_up_after=50, lock_starting_deadline=100)
+    bench.run(send_tick(bench, task, tick_now()))
+    again = bench.receive()
+    if ended == "skipped":
+        again["redlock"]["tick"]["due"] -= 1000
+    else:
+        again["redlock"]["first_seen"] -= 100
+    assert bench.run(again).state == ("SUCCESS" if ended == "skipped" else "FAILURE")
+    wait_until(lambda: value(bench, COMPANION) is None, message="the turn stayed")
+
+
+def test_who_waits_for_the_lock_of_an_older_run_is_told(bench: Bench) -> None:
+    other = occupy_for(bench, -60)
+    task = job(bench, "stop")
+    request = send_tick(bench, task, tick())
+    bench.run(request)
+    assert task.lock_holder().task_id == "other"
+    other.release()
+    waits = task.lock_holder()
+    assert (waits.task_id, waits.state) == (request["id"], "queued")
