@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import types
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -165,10 +164,6 @@ def test_a_tasks_own_name_goes_before_a_pattern_and_the_first_pattern_before_lat
 
 def test_a_small_max_ttl_lowers_the_default_ttl() -> None:
     assert resolve(lock_key=True, conf={"redlock_max_ttl": 5}).ttl == 5
-
-
-def test_durations_may_be_timedeltas() -> None:
-    assert resolve(lock_ttl=timedelta(seconds=7)).ttl == 7.0
 
 
 def test_functions_are_not_bound_to_the_task() -> None:
@@ -400,10 +395,6 @@ def test_an_app_wide_starting_deadline_counts_for_tasks_that_lock() -> None:
     conf = {"redlock_starting_deadline": 60}
     assert resolve(lock_key=True, conf=conf).starting_deadline == 60
     assert resolve(conf=conf) is None
-
-
-def test_the_rules_of_a_mode_come_with_the_options() -> None:
-    assert resolve(lock_mode="until_executing").mode_spec.in_body is False
 
 
 @pytest.mark.parametrize("limit", [1, 128, lambda account_id: 5])

@@ -18,7 +18,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, WINDOW
 from tests.support.waiting import TIMEOUT
-from tests.unit.tasks.jobs import ALL_MODES, counting
+from tests.unit.tasks.jobs import ALL_MODES
 from tests.unit.tasks.limits.slots import LIMIT, QUEUE, limited, roles, taken
 
 #: The modes whose bodies run under the lock.
@@ -256,14 +256,6 @@ def test_the_slot_of_a_body_is_that_of_its_limit_and_not_that_of_its_rate(bench:
     task = limited(bench, lambda self: self.lease.slots, **options)
     for _ in range(3):
         assert bench.call(task).value == {"k": 0}
-
-
-def test_a_redelivery_of_a_message_that_has_ended_does_not_run(bench: Bench) -> None:
-    task, runs = counting(limited, bench)
-    request = bench.send(task)
-    for _ in range(2):
-        bench.run(request)
-    assert len(runs) == 1
 
 
 def test_under_apply_a_call_beyond_the_limit_waits_in_place(

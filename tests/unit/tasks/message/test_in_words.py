@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from celery_redlock import LockContended, QuorumUnavailable, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.core.failures import Refusal
 from celery_redlock.protocol.keys import META_PREFIX, Key
-from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_of
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_of,
@@ -21,7 +19,6 @@ from celery_redlock.tasks.message.node_keys import (
 )
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory.transport import memory_node
-from tests.support.tasks import Bench
 
 _numbers = itertools.count()
 MARKER = dedupe_key_of("ab" * 16)
@@ -93,12 +90,3 @@ def test_a_missing_quorum_is_about_the_lock_keys(
     assert error.message.startswith(begins)
     assert META_PREFIX not in (error.key or "")
     assert reason_of(error).startswith(begins[0].lower() + begins[1:])
-
-
-def test_one_lock_node_is_logged_once_for_tasks(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
-    node = f"redis://single-{next(_numbers)}"
-    bench.app.conf.redlock_nodes = [node]
-    with caplog.at_level(logging.INFO, "celery_redlock"):
-        client_for(bench.app)
-    assert [node in message for message in caplog.messages] == [True]

@@ -192,19 +192,6 @@ def test_a_message_with_a_stamp_that_was_revoked_earlier_frees_its_lock(
     wait_free(bench)
 
 
-def test_a_worker_frees_the_lock_of_a_revoked_message_once(
-    bench: Bench, consumer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = received(bench)
-    tell(consumer, "revoke", task_id=request.id)
-    wait_free(bench)
-    cancelled: list[Any] = []
-    path = "celery_redlock.tasks.publish.cleanup.cancel_reservation"
-    monkeypatch.setattr(path, lambda *args: cancelled.append(args))
-    tell(consumer, "revoke", task_id=request.id)
-    assert cancelled == []
-
-
 def test_garbage_in_one_revoked_message_keeps_no_other_from_freeing_its_lock(
     bench: Bench, consumer: Any
 ) -> None:

@@ -113,14 +113,6 @@ def test_what_a_body_sends_is_not_sent_after_it(bench: Bench) -> None:
     assert HEADER not in bench.receive()
 
 
-def test_a_call_from_inside_the_body_is_a_duplicate(bench: Bench) -> None:
-    found: list[str] = []
-    task = declare(bench, lambda self: found.append(self.delay().id))
-    request = bench.send(task)
-    bench.run(request)
-    assert found == [request["id"]]
-
-
 def test_a_retry_has_not_ended(bench: Bench) -> None:
     follower = bench.task(lambda: None, name="next", base=None)
     task = declare(bench, retry_once)

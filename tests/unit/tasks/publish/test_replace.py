@@ -61,12 +61,6 @@ def test_a_message_does_not_replace_an_earlier_one(
     assert (bench.queue_length, revoked) == (2, [])
 
 
-def test_a_finished_tasks_window_cannot_be_replaced(bench: Bench, revoked: list[str]) -> None:
-    owned_by(bench, "finished", Role.FINISHED)
-    assert declare(bench, lock_on_duplicate="replace").delay().id == "finished"
-    assert (bench.queue_length, revoked) == (0, [])
-
-
 def test_the_older_one_gets_its_lock_back_and_runs_if_the_newer_one_cannot_be_sent(
     bench: Bench, revoked: list[str], break_broker: Callable[[], None]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,6 @@ from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from celery_redlock.tasks.run.running_lock import RunningLock
-from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job, occupy, retry_once
 
@@ -41,13 +39,6 @@ def requeued(bench: Bench, request: dict[str, Any], **changes: Any) -> dict[str,
 def waited(seconds: float, requeues: int) -> dict[str, Any]:
     """Return the headers of a message that was requeued so often in so many seconds."""
     return {HEADER: {"first_seen": time.time() - seconds, "requeues": requeues, "retries": 0}}
-
-
-def test_a_requeued_run_ends_with_its_delay_and_its_holder_in_words(bench: Bench) -> None:
-    occupy(bench)
-    outcome = bench.call(job(bench))
-    assert isinstance(outcome.value, Requeued)
-    assert re.fullmatch(r"requeued for [\d.]+ s: lock 'k' is held by '.+'", str(outcome.value))
 
 
 def test_a_requeued_message_keeps_everything_that_celery_carries(bench: Bench) -> None:

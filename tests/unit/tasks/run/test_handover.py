@@ -9,7 +9,6 @@ import pytest
 from celery import chain
 from celery.exceptions import Reject, Retry
 
-from celery_redlock import is_duplicate
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
@@ -160,8 +159,3 @@ def test_a_message_sent_with_the_tasks_own_id_gets_the_lock(bench: Bench) -> Non
     found = holder(bench)
     assert (found.role, found.task_id) == (Role.QUEUED, request["id"])
     assert bench.receive()["id"] == request["id"]
-
-
-def test_another_message_that_the_body_sends_does_not_get_the_lock(bench: Bench) -> None:
-    assert bench.call(declare(bench, lambda self: is_duplicate(self.delay()))).value is True
-    assert value(bench) is None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore, Reject
 
 from celery_redlock import LockContended, Redlock, RedlockTask, current_lease
 from celery_redlock.tasks.run import running_lock
@@ -15,23 +13,9 @@ from tests.support.unique import declare
 from tests.unit.tasks.jobs import before_next, job, raising, retry_once
 
 
-@pytest.mark.parametrize("raised", [ValueError("no"), Ignore(), Reject("no"), SystemExit(1)])
-def test_the_lock_is_released_however_the_body_ends(bench: Bench, raised: BaseException) -> None:
-    with suppress(SystemExit):
-        bench.call(job(bench, raising(raised)))
-    assert not bench.is_held("k")
-    assert current_lease() is None
-
-
 def test_outside_a_body_there_is_no_lease(bench: Bench) -> None:
     task = job(bench, lambda self: None)
     assert (task.lease, current_lease()) == (None, None)
-
-
-def test_a_task_without_lock_options_has_no_call_of_its_own(bench: Bench) -> None:
-    task = bench.task(lambda self: [self.lease, self.request.fencing_token], bind=True)
-    assert bench.call(task).value == [None, None]
-    assert not any("__call__" in vars(cls) for cls in type(task).__mro__[:-2])
 
 
 @pytest.mark.parametrize("declared", [job, declare])
@@ -59,15 +43,6 @@ def test_a_locking_task_applied_inside_a_body_has_its_own_lease_meanwhile(
     assert (bench.is_held("k"), bench.is_held("other")) == (False, False)
 
 
-def test_several_keys_are_taken_together(bench: Bench) -> None:
-    task = job(
-        bench,
-        lambda self, a, b: [bench.is_held("x:1"), bench.is_held("x:2"), bench.is_held("k")],
-        lock_key=["x:{a}", "x:{b}"],
-    )
-    assert bench.call(task, 1, 2).value == [True, True, False]
-
-
 def test_a_call_of_the_users_own_runs_under_the_lock(bench: Bench) -> None:
     class Traced(RedlockTask):
         abstract = True
@@ -87,18 +62,6 @@ def test_the_lease_does_not_travel_in_what_the_body_sends(bench: Bench) -> None:
 def test_a_token_in_a_message_is_not_believed(bench: Bench) -> None:
     task = job(bench, lambda self: self.request.fencing_token)
     assert bench.run(bench.send(task), fencing_token=1).value > 1
-
-
-def test_a_class_based_task_locks(bench: Bench) -> None:
-    class Settle(RedlockTask):
-        name = "settle"
-        lock_key = "account:{account_id}"
-
-        def run(self, account_id: int) -> bool:
-            return bench.is_held(f"account:{account_id}")
-
-    task = bench.app.register_task(Settle())
-    assert bench.call(task, 3).value is True
 
 
 def test_a_subclass_of_a_locking_task_uses_its_own_options(bench: Bench) -> None:

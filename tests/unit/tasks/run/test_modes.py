@@ -18,7 +18,6 @@ from tests.support.unique import (
     WINDOW,
     declare,
     free,
-    holder,
     left,
     mark,
     role,
@@ -224,10 +223,3 @@ def test_a_run_that_nobody_traces_is_finished_at_once(bench: Bench) -> None:
         assert (value(bench), role(bench, mark(bench, request))) == (None, Role.FINISHED)
     finally:
         task.pop_request()
-
-
-def test_the_owner_of_the_mark_says_who_finished_it(bench: Bench) -> None:
-    request = bench.send(declare(bench))
-    bench.run(request)
-    found = holder(bench, mark(bench, request))
-    assert (found.task_id, found.host) == (request["id"], "worker@bench")

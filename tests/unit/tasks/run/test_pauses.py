@@ -58,14 +58,6 @@ def test_with_a_rate_it_waits_for_the_pause_alone(bench: Bench) -> None:
     assert Envelope.read(bench.receive()).waits_for == (PAUSE,)
 
 
-def test_it_is_remembered_by_the_nodes(bench: Bench) -> None:
-    bench.elsewhere.pause("k", LONG)
-    request = bench.send(job(bench))
-    bench.run(request)
-    queue = bench.node.state.waiting[PAUSE]
-    assert list(queue.scores) == [request["id"]]
-
-
 def test_it_gives_up_when_its_time_is_over(bench: Bench) -> None:
     bench.elsewhere.pause("k", LONG)
     assert bench.call(job(bench, lock_give_up_after=60)).state == "RETRY"
@@ -107,14 +99,6 @@ def test_a_message_with_a_lock_waits_and_keeps_it(bench: Bench, mode: str) -> No
     brought = Envelope.read(request).reservation
     assert bench.run(request).state == "RETRY"
     assert Envelope.read(bench.receive()).reservation.owner == brought.owner
-
-
-def test_a_message_with_a_lock_runs_after_the_end(bench: Bench, mode: str) -> None:
-    task = declare(bench, lock_mode=mode)
-    bench.elsewhere.pause("k", LONG)
-    bench.run(bench.send(task))
-    bench.elsewhere.resume("k")
-    assert bench.run(bench.receive()).value == "ran"
 
 
 def test_a_redelivery_is_still_recognised(bench: Bench) -> None:

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
-from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import mark, send_tick, send_unnamed, tick
 from tests.support.unique import role
-from tests.unit.tasks.run.newest.company import job, occupy, told
-
-
-def test_a_forbidden_run_is_skipped_visibly(bench: Bench, caplog: Any) -> None:
-    task = job(bench, "skip", lock_skip_result="skipped")
-    occupy(bench)
-    caplog.set_level("INFO")
-    before = counters()
-    outcome = bench.run(send_tick(bench, task, tick()))
-    assert (outcome.state, outcome.value, told(before)) == (
-        "SUCCESS",
-        "skipped",
-        {"task_skipped": 1},
-    )
-    assert "is skipped: Lock 'k' is held by " in caplog.text
+from tests.unit.tasks.run.newest.company import job, occupy
 
 
 def test_no_copy_of_a_forbidden_tick_runs_later(bench: Bench) -> None:

@@ -97,13 +97,6 @@ def test_a_backend_that_is_down_does_not_keep_a_message_from_waiting(
     assert "its state RETRY could not be stored: OperationalError('backend down')" in caplog.text
 
 
-def test_a_wait_is_one_line_in_the_log(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    request = waits(bench)
-    (line,) = [text for text in caplog.messages if request["id"] in text]
-    assert line.startswith(f"Task job[{request['id']}] is requeued for ")
-
-
 @pytest.mark.parametrize("says", ["raised unexpected", "raised expected"])
 def test_an_error_of_the_application_is_logged_whatever_its_name(
     bench: Bench, caplog: pytest.LogCaptureFixture, says: str
@@ -115,19 +108,6 @@ def test_an_error_of_the_application_is_logged_whatever_its_name(
 
     bench.call(job(bench, fail, throws=(Shop.Requeued,) if says == "raised expected" else ()))
     assert f"{says}: Requeued('out of stock')" in caplog.text
-
-
-def test_a_message_that_was_revoked_on_the_nodes_is_shown_as_revoked(bench: Bench) -> None:
-    task = job(bench, lock_mode="until_executed")
-    request = bench.send(task)
-    task.revoke_queued()
-    assert isinstance(bench.run(request).value, Withdrawn)
-    assert bench.app.AsyncResult(request["id"]).state == "REVOKED"
-
-
-def test_the_end_of_a_run_can_be_sent_to_the_workers_main_process() -> None:
-    copy = pickle.loads(pickle.dumps(Requeued("held", 1.5)))
-    assert (str(copy), copy.when) == ("requeued for 1.5 s: held", 1.5)
 
 
 class Own(Request):

@@ -12,12 +12,11 @@ from celery_redlock.core import Register, client_of
 from celery_redlock.signals import tick_missed, tick_superseded
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.support.events import counters, listening
 from tests.support.tasks import Bench
-from tests.support.ticks import ENTRY, START, mark, send_tick, tick, tick_now
-from tests.support.unique import role, value
+from tests.support.ticks import ENTRY, START, send_tick, tick, tick_now
+from tests.support.unique import value
 from tests.unit.tasks.jobs import ALL_MODES, job, redelivered
 
 SCHEDULE = "beat:app"
@@ -64,15 +63,6 @@ def test_a_missed_tick_says_what_was_missed_and_by_how_much(
     assert (news["sender"], news["task_id"], news["tick"]) == (task, request["id"], what)
     assert 40 <= news["late_by"] < 40 + 30
     assert f"Entry '{ENTRY}' was due at {what.due_at.isoformat()}" in caplog.text
-
-
-def test_no_copy_of_a_missed_tick_runs(bench: Bench) -> None:
-    task = job(bench, lock_starting_deadline=60)
-    what = late(100)
-    copies = [send_tick(bench, task, what) for _ in range(2)]
-    bench.run(copies[0])
-    assert role(bench, mark(bench, what)) is Role.SKIPPED
-    assert bench.run(copies[1]).state == "IGNORED"
 
 
 def test_a_tick_whose_other_message_runs_is_not_missed(

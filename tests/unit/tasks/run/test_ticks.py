@@ -17,7 +17,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters
 from tests.support.tasks import Bench
 from tests.support.ticks import ENTRY, mark, send_tick, tick
-from tests.support.unique import KEY, free, holder, left, role, value
+from tests.support.unique import KEY, free, holder, left, role
 from tests.unit.tasks.jobs import ALL_MODES, before_next, counting, job, raising
 
 
@@ -130,11 +130,6 @@ def test_that_very_message_runs_if_it_is_sent_again(bench: Bench, name: str) -> 
     assert runs == [message["id"]] * 2
 
 
-def test_a_finished_tick_leaves_its_mark_and_no_lock(bench: Bench) -> None:
-    bench.run(send_tick(bench, job(bench), tick()))
-    assert (role(bench, mark(bench, tick())), value(bench)) == (Role.FINISHED, None)
-
-
 @pytest.mark.parametrize(
     ("until", "least", "most"),
     [(None, 450, 500), (-1000, 450, 500), (1000, 1450, 1500.001)],
@@ -154,13 +149,6 @@ def test_a_copy_that_comes_after_the_dedupe_window_runs_again(bench: Bench) -> N
     free(bench, mark(bench, tick()))
     bench.run(send_tick(bench, task, tick()))
     assert len(runs) == 2
-
-
-def test_a_second_delivery_of_a_ticks_message_is_its_copy(bench: Bench) -> None:
-    task, runs = counting(job, bench)
-    request = send_tick(bench, task, tick())
-    assert [bench.run(request).state for _ in range(2)] == ["SUCCESS", "IGNORED"]
-    assert len(runs) == 1
 
 
 def test_a_tick_that_waits_for_its_lock_stays_the_same_tick(bench: Bench) -> None:
@@ -184,11 +172,6 @@ def test_the_owner_value_of_another_run_tells_no_due_time(bench: Bench) -> None:
     owners: list[Any] = []
     bench.call(job(bench, lambda self: owners.append(holder(bench))))
     assert [owner.due_us for owner in owners] == [None]
-
-
-def test_the_minimum_hold_of_a_ticks_lock_outlasts_its_body(bench: Bench) -> None:
-    bench.run(send_tick(bench, job(bench, lock_at_least_for=500), tick()))
-    assert 450 < left(bench) <= 500
 
 
 def test_what_a_ticks_run_sends_waits_for_it_whatever_the_policy(bench: Bench) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.errors import LockContended, LockNotAcquired
-from celery_redlock.tasks.message.envelope import HEADER
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job, occupy
 
@@ -36,17 +34,6 @@ def test_a_message_that_ends_without_its_lock_is_not(bench: Bench, fair: bool, p
 
 
 @FAIR
-def test_a_message_that_has_waited_for_too_long_is_forgotten(bench: Bench, fair: bool) -> None:
-    occupy(bench)
-    assert bench.call(job(bench, lock_fair=fair, lock_give_up_after=60)).state == "RETRY"
-    again = bench.receive()
-    again[HEADER]["first_seen"] -= 60
-    outcome = bench.run(again)
-    assert isinstance(outcome.value, LockNotAcquired)
-    assert remembered(bench) == []
-
-
-@FAIR
 def test_a_message_that_gets_its_lock_is_forgotten(bench: Bench, fair: bool) -> None:
     holder = occupy(bench)
     bench.run(bench.send(job(bench, lock_fair=fair)))
@@ -63,24 +50,6 @@ def test_a_message_that_waits_in_its_process_and_is_skipped_then_is_forgotten(
     task = job(leaping_bench, lock_fair=fair, lock_on_conflict="skip", lock_wait=1.1)
     leaping_bench.call(task)
     assert remembered(leaping_bench) == []
-
-
-@pytest.mark.parametrize("wait", [None, 0.1])
-def test_a_message_that_is_requeued_builds_one_error(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, wait: float | None
-) -> None:
-    built: list[LockContended] = []
-    init = LockContended.__init__
-
-    def note(self: LockContended, *args: Any) -> None:
-        built.append(self)
-        init(self, *args)
-
-    occupy(bench)
-    request = bench.send(bench.task(lambda: None, lock_key="k", lock_wait=wait))
-    monkeypatch.setattr(LockContended, "__init__", note)
-    assert bench.run(request).state == "RETRY"
-    assert len(built) == 1
 
 
 def test_a_conflict_function_is_called_once_for_each_holder(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Beats that know nothing of each other call the same tick by the same name."""
+"""Beats that know nothing of each other call the same tick by the same name, once and in time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.unit.schedules.test_due_times import Aligned
 from tests.unit.tasks.ticks.simulated import SimulatedBeat, at
 
 HOUR = 3600.0
+NOON = "2026-03-10T12:00:00.123456"
 
 
 def beat(start: str, found: Any, zone: str = "UTC", utc: bool = True, **more: Any) -> SimulatedBeat:
@@ -43,8 +44,8 @@ SCHEDULES = [
 
 @pytest.mark.parametrize(("found", "span"), SCHEDULES)
 def test_beats_that_started_apart_name_the_same_ticks(found: Any, span: float) -> None:
-    first = beat("2026-03-10T12:00:00.123456", found)
-    other = beat("2026-03-10T12:00:00.123456", found)
+    first = beat(NOON, found)
+    other = beat(NOON, found)
     other.clock.advance(span * 0.37)
     ticks, others = names(first.run(span)), names(other.run(span * 0.63))
     since = other.start.timestamp() + span * 0.37
@@ -55,7 +56,7 @@ def test_beats_that_started_apart_name_the_same_ticks(found: Any, span: float) -
 @pytest.mark.parametrize("skew", [-2, 2])
 @pytest.mark.parametrize(("found", "span"), SCHEDULES)
 def test_beats_with_skewed_clocks_name_the_same_ticks(found: Any, span: float, skew: float) -> None:
-    first, other = (beat("2026-03-10T12:00:00.123456", found) for _ in range(2))
+    first, other = (beat(NOON, found) for _ in range(2))
     other.clock.advance(skew)
     ticks, others = names(first.run(span)), names(other.run(span))
     both = range(
@@ -69,7 +70,7 @@ def test_beats_with_skewed_clocks_name_the_same_ticks(found: Any, span: float, s
 def test_a_beat_that_was_away_names_the_tick_that_it_catches_up_as_the_others_did(
     found: Any, span: float
 ) -> None:
-    first, other = (beat("2026-03-10T12:00:00.123456", found) for _ in range(2))
+    first, other = (beat(NOON, found) for _ in range(2))
     other.open()
     other.clock.advance(span * 0.8)
     caught_up = other.run(1e-6)
@@ -78,7 +79,7 @@ def test_a_beat_that_was_away_names_the_tick_that_it_catches_up_as_the_others_di
 
 @pytest.mark.parametrize(("found", "span"), SCHEDULES)
 def test_each_tick_is_sent_once_and_at_once(found: Any, span: float) -> None:
-    sent = beat("2026-03-10T12:00:00.123456", found).run(span)
+    sent = beat(NOON, found).run(span)
     late = [abs((message.at - message.tick.due_at).total_seconds()) for message in sent]
     assert len(names(sent)) == len(sent)
     assert max(late) < (31 if isinstance(found, solar) else 0.001)
@@ -88,7 +89,7 @@ def test_each_tick_is_sent_once_and_at_once(found: Any, span: float) -> None:
 def test_a_beat_that_stays_behind_lets_ticks_collapse_into_the_last_one(
     found: Any, span: float
 ) -> None:
-    one = beat("2026-03-10T12:00:00.123456", found)
+    one = beat(NOON, found)
     one.run(1e-6)
     for _ in range(3):
         one.clock.advance(span)
@@ -151,3 +152,29 @@ def test_the_starting_deadline_of_celery_is_kept(deadline: int | None) -> None:
     one.clock.advance(2 * HOUR)
     caught_up = [] if deadline else ["2026-03-10 04:00:00"]
     assert one.ticks(1) == caught_up
+
+
+@pytest.mark.parametrize("found", [0.1, 1 / 3, 7, crontab()])
+def test_a_beat_looks_a_few_times_for_each_tick_and_not_in_a_loop(found: Any) -> None:
+    one = beat(NOON, found)
+    span = 20 * (60 if isinstance(found, crontab) else found)
+    sent = one.run(span)
+    assert len(sent) >= 19
+    assert one.passes <= 4 * len(sent)
+
+
+# In the hour that comes again, and in older versions in the one that is left out, Celery finds a
+# nightly entry due all the time.
+@pytest.mark.parametrize("start", ["2026-10-25T01:10:10", "2026-03-29T00:55:10"])
+def test_an_entry_that_is_put_off_keeps_no_other_from_its_turn(start: str) -> None:
+    one = beat(start, crontab("0,30", "2"), "Europe/Berlin")
+    one.app.conf.beat_schedule["b"] = entry(10)
+    sent = [message.tick.due_us for message in one.run(1205) if message.tick.entry == "b"]
+    assert len(sent) == len(set(sent)) == 120
+
+
+def test_an_entry_that_is_not_stamped_is_looked_at_as_ever() -> None:
+    stamped, plain = (beat(NOON, 7) for _ in range(2))
+    stamped.protect = lambda entry: False
+    plain.with_ticks = False
+    assert [len(stamped.run(30)), stamped.passes] == [len(plain.run(30)), plain.passes]

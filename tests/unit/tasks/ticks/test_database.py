@@ -27,7 +27,6 @@ from django_celery_beat.models import (  # noqa: E402
     CrontabSchedule,
     IntervalSchedule,
     PeriodicTask,
-    PeriodicTasks,
 )
 from django_celery_beat.schedulers import DatabaseScheduler  # noqa: E402
 from django_celery_beat.tzcrontab import TzAwareCrontab  # noqa: E402
@@ -80,16 +79,6 @@ def dues(sent: list[Any]) -> list[str]:
 def test_an_interval_in_the_database_is_on_the_grid(beat: SimulatedBeat) -> None:
     every(20)
     assert dues(beat.run(70)) == ["12:00:20", "12:00:40", "12:01:00"]
-
-
-def test_it_stays_there_when_the_schedule_is_read_again(beat: SimulatedBeat) -> None:
-    every(20)
-    sent = beat.run(30)
-    for _ in range(3):
-        beat.clock.advance(1.3)
-        PeriodicTasks.update_changed()
-        sent += beat.run(20)
-    assert dues(sent)[:4] == ["12:00:20", "12:00:40", "12:01:00", "12:01:20"]
 
 
 def test_it_stays_there_when_the_schedule_is_read_again_by_itself(beat: SimulatedBeat) -> None:

@@ -59,12 +59,6 @@ def test_only_entries_whose_tasks_lock_are_stamped(beat: SimulatedBeat) -> None:
     }
 
 
-def test_with_redlock_dedupe_all_entries_are_stamped(beat: SimulatedBeat) -> None:
-    beat.app.conf.redlock_dedupe = True
-    start(beat, e=every(60), other=every(60, "plain"))
-    assert None not in [sent.tick for sent in beat.run(60)]
-
-
 def test_one_line_says_which_ticks_are_identified(
     beat: SimulatedBeat, caplog: pytest.LogCaptureFixture
 ) -> None:

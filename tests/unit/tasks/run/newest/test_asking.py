@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.core import client_of
-from celery_redlock.errors import LockContended, QuorumUnavailable
+from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.signals import task_replaced
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters, listening
@@ -143,20 +143,6 @@ def test_the_owner_of_the_data_frees_the_companion_too(bench: Bench) -> None:
     task = job(bench, "stop")
     assert task.release_lock()
     assert (value(bench), value(bench, COMPANION)) == (None, None)
-
-
-def test_what_is_in_the_way_is_named_by_its_key(bench: Bench) -> None:
-    errors: list[LockContended] = []
-
-    def policy(task: Any, error: LockContended) -> str:
-        errors.append(error)
-        return "skip"
-
-    other = occupy(bench)
-    bench.call(job(bench, policy))
-    (error,) = errors
-    assert (error.key, error.holder, error.keys) == ("k", other.owner, ("k",))
-    assert "Lock 'k' is held by" in str(error)
 
 
 def test_with_several_keys_what_is_asked_is_who_has_them(bench: Bench) -> None:

@@ -82,17 +82,6 @@ def test_of_two_calls_that_wait_the_newer_becomes_the_next(bench: Bench, waiting
     assert next_one(bench) == waiting[1]["id"]
 
 
-def test_the_older_of_two_that_wait_ends_as_replaced_when_it_comes_back(
-    bench: Bench, waiting: Any
-) -> None:
-    older, newer = waiting
-    bench.run(older)
-    again = bench.receive()
-    bench.run(newer)
-    assert bench.run(again).state == "IGNORED"
-    assert (stored(bench, older), next_one(bench)) == ("REVOKED", newer["id"])
-
-
 def test_an_older_call_that_comes_after_a_newer_one_that_waits_ends_at_once(
     bench: Bench, waiting: Any
 ) -> None:
@@ -126,14 +115,6 @@ def test_a_call_whose_place_has_expired_asks_anew(bench: Bench) -> None:
     again["redlock"]["lock"]["expires_at"] = time.time() - 1
     assert bench.run(again).state == "RETRY"
     assert next_one(bench) == request["id"]
-
-
-def test_the_next_one_runs_when_the_older_has_ended(bench: Bench) -> None:
-    other = occupy(bench, sent_us=sent_us(-1))
-    bench.run(bench.send(job(bench)))
-    other.release()
-    assert bench.run(bench.receive()).value == "ran"
-    assert (value(bench), value(bench, COMPANION)) == (None, None)
 
 
 def test_a_retry_keeps_the_time_of_its_call(bench: Bench) -> None:
