@@ -63,15 +63,10 @@ async def choose(task: Any, error: Any) -> str:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"lock_on_conflict": lambda error: "skip"}, r"<lambda> is called with \(task, error\)"),
         ({"lock_on_conflict": choose}, "choose is a coroutine function, which is not awaited"),
         ({"lock_mode": "until_executed", "lock_on_duplicate": choose}, "choose is a coroutine"),
-        ({"lock_on_lost": lambda: "flag"}, r"<lambda> is called with \(task, lease\)"),
         ({"lock_key": lambda other: "k"}, "names 'other', which the task does not have"),
-        ({"lock_key": lambda a, b, /: "k"}, r"<lambda>\(a, b, /\) cannot be called"),
         ({"lock_key": choose}, "choose is a coroutine function"),
-        ({"lock_on_conflict": "reject"}, "'reject' needs acks_late=True"),
-        ({"lock_on_conflict": "skip", "lock_skip_result": object()}, "result_serializer='json'"),
     ],
 )
 def test_what_would_fail_at_the_first_conflict_is_refused_at_declaration(

@@ -15,7 +15,7 @@ from tests.support.cases import first_of
 from tests.support.tasks import Bench
 from tests.support.waiting import TIMEOUT
 from tests.unit.tasks.interrupt.losing import in_a_thread, in_this_thread, lose
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import before_next, job
 
 
 def work(seconds: float = TIMEOUT) -> None:
@@ -25,6 +25,8 @@ def work(seconds: float = TIMEOUT) -> None:
         pass
 
 
+#: Several attempts to raise the loss are made in so many seconds.
+SENDING = 0.2
 both = pytest.mark.parametrize("run", [in_this_thread, in_a_thread])
 
 
@@ -34,38 +36,14 @@ def outcome_of(run: Callable[..., Any], bench: Bench, body: Any, **options: Any)
     return run(lambda: bench.run(request))
 
 
-class Broker:
-    """
-    What the app's messages go through; it takes its time once the lease is lost.
+def lose_while_sending(bench: Bench, task: Any) -> None:
+    """Have the lease of a body lost while its next message is sent, which takes its time."""
 
-    Attributes:
-        sent: messages that have gone out whole.
-    """
+    def lose_and_work() -> None:
+        lose(task.lease)
+        work(SENDING)
 
-    #: Several attempts to raise the loss are made in so many seconds.
-    TIME = 0.2
-
-    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.sent = 0
-        self._send = bench.app.amqp.send_task_message
-        self._task: Any = None
-        monkeypatch.setattr(bench.app.amqp, "send_task_message", self.send)
-
-    def lose_while_sending(self, task: Any) -> None:
-        self._task = task
-
-    def send(self, *args: Any, **kwargs: Any) -> Any:
-        if self._task is not None:
-            lose(self._task.lease)
-            work(self.TIME)
-        answer = self._send(*args, **kwargs)
-        self.sent += 1
-        return answer
-
-
-@pytest.fixture
-def broker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Broker:
-    return Broker(bench, monkeypatch)
+    before_next(bench.app.amqp, "send_task_message", lose_and_work)
 
 
 def send_by_name(self: Any) -> None:
@@ -87,15 +65,15 @@ def retry_and_go_on(self: Any) -> None:
 @both
 @pytest.mark.parametrize("send", [send_by_name, send_as_signature, send_itself, retry_and_go_on])
 def test_a_loss_while_the_body_sends_a_message_is_raised_after_that(
-    bench: Bench, broker: Broker, run: Callable[..., Any], send: Callable[[Any], None]
+    bench: Bench, run: Callable[..., Any], send: Callable[[Any], None]
 ) -> None:
     heard: list[str] = []
 
     def body(self: Any, key: str) -> None:
-        broker.lose_while_sending(self)
+        lose_while_sending(bench, self)
         try:
             send(self)
-            heard.append(f"{broker.sent - 1} sent")
+            heard.append(f"{bench.queue_length} sent")
             work()
         except LeaseLost:
             heard.append("lost")
@@ -112,10 +90,10 @@ RETRIES = {"autoretry_for": (ValueError,), "retry_kwargs": {"countdown": 0}}
 @both
 @pytest.mark.parametrize("options", [{}, RETRIES], ids=["retry", "automatic retry"])
 def test_a_loss_during_the_publish_of_a_retry_does_not_stop_it(
-    bench: Bench, broker: Broker, run: Callable[..., Any], options: dict[str, Any]
+    bench: Bench, run: Callable[..., Any], options: dict[str, Any]
 ) -> None:
     def body(self: Any) -> None:
-        broker.lose_while_sending(self)
+        lose_while_sending(bench, self)
         raise ValueError("try again") if options else self.retry(countdown=0)
 
     assert outcome_of(run, bench, body, **options).state == "RETRY"
@@ -125,16 +103,16 @@ def test_a_loss_during_the_publish_of_a_retry_does_not_stop_it(
 @both
 @pytest.mark.parametrize(("how", "state"), [("retry", "RETRY"), ("replace", "IGNORED")])
 def test_no_loss_is_raised_in_a_body_that_celery_has_ended(
-    bench: Bench, broker: Broker, run: Callable[..., Any], how: str, state: str
+    bench: Bench, run: Callable[..., Any], how: str, state: str
 ) -> None:
     def body(self: Any) -> None:
-        broker.lose_while_sending(self)
+        lose_while_sending(bench, self)
         try:
             if how == "retry":
                 raise self.retry(countdown=0)
             self.replace(self.app.signature("elsewhere"))
         finally:
-            work(Broker.TIME)
+            work(SENDING)
 
     assert outcome_of(run, bench, body).state == state
 
@@ -178,7 +156,7 @@ def test_a_loss_waits_for_the_end_of_a_task_that_the_body_runs_eagerly(
 ) -> None:
     def inside(self: Any) -> str:
         lose(outer[0])
-        work(Broker.TIME)
+        work(SENDING)
         return "whole"
 
     def body(self: Any) -> None:
@@ -226,7 +204,7 @@ def test_a_loss_while_the_body_logs_is_not_swallowed_by_logging(
     class Slow(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             try:
-                work(Broker.TIME)
+                work(SENDING)
             except Exception:
                 self.handleError(record)
 
