@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.unit.tasks.conftest import bench, break_broker, mode
+from tests.unit.tasks.conftest import bench, mode
 
-__all__ = ["bench", "break_broker", "mode"]
+__all__ = ["bench", "mode"]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kombu.exceptions import OperationalError
 
 from celery_redlock.core import client_of
 from celery_redlock.tasks.config.client import client_for
@@ -42,16 +41,6 @@ def mode(request: pytest.FixtureRequest) -> str:
 def client(bench: Bench) -> Any:
     """The client of the app of `bench`; an attribute that a test sets on it ends with it."""
     return client_of(client_for(bench.app))
-
-
-@pytest.fixture
-def break_broker(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Once this is called, the broker refuses what the app of `bench` sends."""
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise OperationalError("broker down")
-
-    return lambda: monkeypatch.setattr(bench.app.amqp, "send_task_message", refuse)
 
 
 @pytest.fixture

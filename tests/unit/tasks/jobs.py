@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from kombu.exceptions import OperationalError
+
 from celery_redlock.tasks.bootsteps import LockStep
 from tests.support.tasks import Bench
 from tests.support.unique import MODES, declare
@@ -88,6 +90,11 @@ def sent_while_released(task: Any, lease: Any) -> Any:
     lease.release()
     caller.join()
     return sent[0]
+
+
+def break_broker(bench: Bench) -> None:
+    """Have the broker refuse what the app sends from now on."""
+    bench.app.amqp.send_task_message = raising(OperationalError("broker down"))
 
 
 def start_worker(bench: Bench, task_events: bool = False) -> None:

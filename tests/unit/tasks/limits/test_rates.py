@@ -23,7 +23,14 @@ from celery_redlock.tasks.run.shown_end import Requeued
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
 from tests.support.unique import mark, role
-from tests.unit.tasks.jobs import ALL_MODES, counting, raising, redelivered, retry_once
+from tests.unit.tasks.jobs import (
+    ALL_MODES,
+    break_broker,
+    counting,
+    raising,
+    redelivered,
+    retry_once,
+)
 from tests.unit.tasks.limits.slots import RATE, rated, taken
 
 #: The modes in which the publisher counts a call, and those in which the worker counts a start.
@@ -89,10 +96,10 @@ def test_a_call_beyond_the_rate_is_refused_under_raise_with_its_next_turn(
     assert bench.queue_length == 2
 
 
-def test_a_call_that_could_not_be_sent_is_counted(bench: Bench, break_broker: Any) -> None:
+def test_a_call_that_could_not_be_sent_is_counted(bench: Bench) -> None:
     """A slot of a rate is never given back."""
     task = rated(bench)
-    break_broker()
+    break_broker(bench)
     with pytest.raises(OperationalError):
         task.delay()
     assert len(taken(bench, RATE)) == 1

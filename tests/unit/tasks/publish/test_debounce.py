@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.support.tasks import Bench
 from tests.support.ticks import tick_now
 from tests.support.unique import holder, left, role
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import before_next, raising
+from tests.unit.tasks.jobs import before_next, break_broker, raising
 
 QUIET, AT_MOST = 5.0, 60.0
 MODES = ("until_executing", "until_and_while_executing")
@@ -341,10 +340,10 @@ def test_a_call_with_a_time_of_its_own_is_refused_and_replaces_nothing(
 
 
 def test_a_call_that_the_broker_does_not_take_leaves_the_older_one(
-    bench: Bench, burst: Burst, break_broker: Callable[[], None]
+    bench: Bench, burst: Burst
 ) -> None:
     older = burst.call(1)
-    break_broker()
+    break_broker(bench)
     with pytest.raises(OperationalError):
         burst.call(2)
     bench.run(older)

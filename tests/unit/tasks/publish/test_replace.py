@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, QUEUE, declare, holder, left, mark, owned_by, role, value
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import before_next, counting, raising, sent_while_released
+from tests.unit.tasks.jobs import before_next, break_broker, counting, raising, sent_while_released
 
 pytestmark = pytest.mark.usefixtures("revoked")
 
@@ -62,12 +61,12 @@ def test_a_message_does_not_replace_an_earlier_one(
 
 
 def test_the_older_one_gets_its_lock_back_and_runs_if_the_newer_one_cannot_be_sent(
-    bench: Bench, revoked: list[str], break_broker: Callable[[], None]
+    bench: Bench, revoked: list[str]
 ) -> None:
     task = declare(bench, lock_on_duplicate="replace")
     older = bench.send(task)
     lock = value(bench)
-    break_broker()
+    break_broker(bench)
     with pytest.raises(OperationalError):
         task.delay()
     assert (value(bench), revoked, left(bench) > 5) == (lock, [], True)

@@ -27,7 +27,7 @@ from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from celery_redlock.tasks.run.running_lock import RunningLock
 from tests.support.tasks import Bench
-from tests.unit.tasks.jobs import job, occupy, retry_once
+from tests.unit.tasks.jobs import break_broker, job, occupy, retry_once
 
 
 def requeued(bench: Bench, request: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -160,24 +160,20 @@ def test_a_retry_of_the_tasks_own_does_not_carry_the_header_on(bench: Bench) -> 
     assert again["tenant"] == "acme"
 
 
-def test_a_failed_requeue_returns_the_message_under_late_acknowledgement(
-    bench: Bench, break_broker: Callable[[], None]
-) -> None:
+def test_a_failed_requeue_returns_the_message_under_late_acknowledgement(bench: Bench) -> None:
     occupy(bench)
     task = job(bench, acks_late=True)
     request = bench.send(task)
-    break_broker()
+    break_broker(bench)
     outcome = bench.run(request)
     assert isinstance(outcome.value, Reject)
     assert outcome.value.requeue is True
 
 
-def test_a_failed_requeue_is_a_failure_under_early_acknowledgement(
-    bench: Bench, break_broker: Callable[[], None]
-) -> None:
+def test_a_failed_requeue_is_a_failure_under_early_acknowledgement(bench: Bench) -> None:
     occupy(bench)
     request = bench.send(job(bench))
-    break_broker()
+    break_broker(bench)
     outcome = bench.run(request)
     assert type(outcome.value) is LockNotAcquired
     assert "could not be requeued: OperationalError('broker down')" in str(outcome.value)

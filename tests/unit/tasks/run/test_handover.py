@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import declare, holder, left, mark, role, value
 from tests.support.waiting import wait_until
-from tests.unit.tasks.jobs import before_next, raising, retry_once
+from tests.unit.tasks.jobs import before_next, break_broker, raising, retry_once
 
 HANDED_ON = ("until_executed", "until_expired")
 
@@ -95,11 +94,9 @@ def test_an_automatic_retry_gets_the_lock(bench: Bench) -> None:
     assert bench.run(bench.receive()).value == "ran"
 
 
-def test_a_retry_that_cannot_be_sent_leaves_the_lock_free(
-    bench: Bench, break_broker: Callable[[], None]
-) -> None:
+def test_a_retry_that_cannot_be_sent_leaves_the_lock_free(bench: Bench) -> None:
     request = bench.send(declare(bench, retry_once))
-    break_broker()
+    break_broker(bench)
     outcome = bench.run(request)
     assert isinstance(outcome.value, Reject)
     assert (value(bench), value(bench, mark(bench, request))) == (None, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, free, mark, role, value
-from tests.unit.tasks.jobs import before_next, counting, raising, retry_once
+from tests.unit.tasks.jobs import before_next, break_broker, counting, raising, retry_once
 
 
 def test_the_twin_of_a_finished_message_calls_nothing_back(bench: Bench) -> None:
@@ -181,25 +180,25 @@ def test_the_same_id_sent_again_is_no_twin(bench: Bench) -> None:
 
 
 def test_a_twin_that_cannot_be_put_back_returns_to_the_broker_under_late_acknowledgement(
-    bench: Bench, break_broker: Callable[[], None]
+    bench: Bench,
 ) -> None:
-    outcome = twin_without_broker(bench, break_broker, acks_late=True)
+    outcome = twin_without_broker(bench, acks_late=True)
     assert isinstance(outcome.value, Reject)
     assert outcome.value.requeue is True
 
 
 def test_a_twin_that_cannot_be_put_back_ends_without_a_result_under_early_acknowledgement(
-    bench: Bench, break_broker: Callable[[], None]
+    bench: Bench,
 ) -> None:
-    assert twin_without_broker(bench, break_broker, acks_late=False).state == "IGNORED"
+    assert twin_without_broker(bench, acks_late=False).state == "IGNORED"
 
 
-def twin_without_broker(bench: Bench, break_broker: Callable[[], None], **options: Any) -> Any:
+def twin_without_broker(bench: Bench, **options: Any) -> Any:
     outcomes: list[Any] = []
     request = bench.send(
         declare(bench, lambda self: outcomes.append(bench.run(request)), **options)
     )
-    break_broker()
+    break_broker(bench)
     bench.run(request)
     return outcomes[0]
 

@@ -1,7 +1,8 @@
-"""Ticks that come too late, and ticks of a leader that was superseded, end visibly."""
+"""Ticks that come too late, meet another run, or are of a superseded leader."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +13,12 @@ from celery_redlock.core import Register, client_of
 from celery_redlock.signals import tick_missed, tick_superseded
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.support.events import counters, listening
 from tests.support.tasks import Bench
-from tests.support.ticks import ENTRY, START, send_tick, tick, tick_now
-from tests.support.unique import value
+from tests.support.ticks import ENTRY, START, mark, send_tick, send_unnamed, tick, tick_now
+from tests.support.unique import owned_by, role, value
 from tests.unit.tasks.jobs import ALL_MODES, job, redelivered
 
 SCHEDULE = "beat:app"
@@ -187,3 +189,53 @@ def test_a_tick_of_a_plain_beat_is_not_looked_up(
 ) -> None:
     monkeypatch.setattr(Register, "read", lambda self, names: 1 / 0)
     assert bench.run(send_tick(bench, job(bench), tick())).value == "ran"
+
+
+def test_no_copy_of_a_forbidden_tick_runs_later(bench: Bench) -> None:
+    task = job(bench, lock_on_conflict="skip")
+    other = owned_by(bench, "other")
+    first, copy = (send_tick(bench, task, tick()) for _ in range(2))
+    bench.run(first)
+    other.release()
+    assert role(bench, mark(bench, tick())) is Role.SKIPPED
+    assert bench.run(copy).state == "IGNORED"
+
+
+def test_the_ticks_of_a_schedule_exclude_each_other_though_they_share_one_task_id(
+    bench: Bench,
+) -> None:
+    task = job(bench, lock_on_conflict="skip", lock_skip_result="skipped")
+    owned_by(bench, "nightly", due_us=tick(-60).due_us)
+    request = send_tick(bench, task, tick(), task_id="nightly")
+    assert bench.run(request).value == "skipped"
+
+
+def test_a_run_is_not_forbidden_before_lock_wait_is_over(bench: Bench) -> None:
+    task = job(bench, lock_on_conflict="skip", lock_wait=30)
+    other = owned_by(bench, "other")
+    request = send_tick(bench, task, tick())
+    threading.Timer(0.1, other.release).start()
+    assert bench.run(request).value == "ran"
+
+
+def test_beats_that_name_no_ticks_start_runs_too(bench: Bench) -> None:
+    task = job(bench, lock_on_conflict="skip", lock_skip_result="skipped")
+    owned_by(bench, "other")
+    assert bench.run(send_unnamed(bench, task)).value == "skipped"
+
+
+def test_a_queued_run_gives_up_in_the_end(bench: Bench) -> None:
+    task = job(bench, lock_on_conflict="requeue", lock_give_up_after=50)
+    owned_by(bench, "other")
+    bench.run(send_tick(bench, task, tick()))
+    again = bench.receive()
+    again["redlock"]["first_seen"] -= 100
+    assert bench.run(again).state == "FAILURE"
+    assert role(bench, mark(bench, tick())) is Role.SKIPPED
+
+
+def test_beats_with_skewed_clocks_run_a_short_job_once_within_its_minimum_hold(
+    bench: Bench,
+) -> None:
+    task = job(bench, lock_on_conflict="skip", lock_at_least_for=20, lock_skip_result="skipped")
+    assert [bench.run(send_unnamed(bench, task)).value for _ in range(2)] == ["ran", "skipped"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.support.ticks import send_tick, tick_now
 from tests.support.unique import free, owned_by, value
 from tests.support.waiting import TIMEOUT, wait_until
 from tests.unit.tasks import jobs
-from tests.unit.tasks.jobs import before_next, retry_once
+from tests.unit.tasks.jobs import before_next, break_broker, retry_once
 from tests.unit.tasks.run.newest.company import COMPANION, job, next_one, occupy, told
 
 
@@ -284,12 +283,10 @@ def test_a_call_that_ends_as_replaced_gives_its_place_up(bench: Bench) -> None:
     wait_until(lambda: value(bench, COMPANION) is None, message="the place stayed")
 
 
-def test_a_call_that_could_not_be_requeued_gives_its_place_up(
-    bench: Bench, break_broker: Callable[[], None]
-) -> None:
+def test_a_call_that_could_not_be_requeued_gives_its_place_up(bench: Bench) -> None:
     occupy(bench, sent_us=sent_us(-1))
     request = bench.send(job(bench, acks_late=True))
-    break_broker()
+    break_broker(bench)
     assert bench.run(request).state == "REJECTED"
     wait_until(lambda: value(bench, COMPANION) is None, message="the place stayed")
 
