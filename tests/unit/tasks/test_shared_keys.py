@@ -10,19 +10,9 @@ from celery_redlock import is_duplicate
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick
-from tests.support.unique import KEY, WINDOW, owned_by, value
-from tests.unit.tasks.jobs import ALL_MODES, start_worker
+from tests.support.unique import KEY, declare, owned_by, value
+from tests.unit.tasks.jobs import ALL_MODES, job, start_worker
 from tests.unit.tasks.run.newest.company import COMPANION
-
-
-def declare(bench: Bench, name: str, body: Any = None, **options: Any) -> Any:
-    """Declare a task of this name with the shared key."""
-    options = {"lock_mode": "until_executed", "lock_key": "k", "lock_wait": 0, **options}
-    if options["lock_mode"] == "until_expired":
-        options["lock_window"] = WINDOW
-    if options["lock_mode"] == "while_executing":
-        options.pop("lock_on_duplicate", None)
-    return bench.task(body or (lambda self: name), name=name, bind=True, **options)
 
 
 def asked(task: Any, error: Any) -> str:
@@ -34,10 +24,9 @@ def asked(task: Any, error: Any) -> str:
 def test_a_call_is_sent_while_another_tasks_body_runs(
     bench: Bench, first: str, policy: Any
 ) -> None:
-    refund = declare(bench, "refund", lock_on_duplicate=policy)
+    refund = declare(bench, name="refund", lock_on_duplicate=policy)
     sent: list[Any] = []
-    invoice = declare(bench, "invoice", lambda self: sent.append(refund.delay()), lock_mode=first)
-    bench.call(invoice)
+    bench.call(declare(bench, lambda self: sent.append(refund.delay()), lock_mode=first))
     assert bench.queue_length == 1
     assert not is_duplicate(sent[0])
 
@@ -55,7 +44,7 @@ def test_a_function_registered_under_two_names_is_two_tasks(bench: Bench) -> Non
 
 
 def test_a_name_for_display_makes_no_other_task(bench: Bench) -> None:
-    invoice = declare(bench, "invoice")
+    invoice = declare(bench)
     invoice.apply_async(shadow="refund")
     assert is_duplicate(invoice.delay())
 
@@ -73,7 +62,7 @@ def test_the_next_step_waits_for_the_release_of_another_tasks_key(bench: Bench) 
 @pytest.mark.parametrize("role", [Role.QUEUED, Role.RUNNING])
 def test_a_scheduled_run_waits_for_another_tasks(bench: Bench, role: Role) -> None:
     """It neither stops nor overtakes it."""
-    refund = declare(bench, "refund", lock_mode="while_executing", lock_on_conflict="stop")
+    refund = job(bench, lock_on_conflict="stop")
     places = (KEY, COMPANION) if role is Role.RUNNING else (COMPANION,)
     owned_by(bench, "older", role, *places, due_us=tick(-60).due_us, task="invoice")
     before = value(bench, COMPANION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -63,26 +64,24 @@ def test_what_can_never_be_read_is_refused_at_once(
         getattr(result, read)()
 
 
-def test_it_survives_pickling_as_what_it_is() -> None:
+@pytest.fixture
+def existing() -> Iterator[Any]:
+    """The result of a task of the current app."""
     task = declare()
     task.app.set_current()
-    try:
-        result = pickle.loads(pickle.dumps(result_of(task, "existing", ignored=False)))
-    finally:
-        Celery("other").set_current()
-    assert is_duplicate(result)
-    assert result.id == "existing"
+    yield result_of(task, "existing", ignored=False)
+    Celery("other").set_current()
 
 
-def test_the_error_keeps_its_result_through_pickling() -> None:
-    task = declare()
-    task.app.set_current()
+def test_it_survives_pickling_as_what_it_is(existing: Any) -> None:
+    result = pickle.loads(pickle.dumps(existing))
+    assert (is_duplicate(result), result.id) == (True, "existing")
+
+
+def test_the_error_keeps_its_result_through_pickling(existing: Any) -> None:
     error = DuplicateTask("no", "existing")
-    error.result = result_of(task, "existing", ignored=False)
-    try:
-        again = pickle.loads(pickle.dumps(error))
-    finally:
-        Celery("other").set_current()
+    error.result = existing
+    again = pickle.loads(pickle.dumps(error))
     assert (again.task_id, again.result.id) == ("existing", "existing")
 
 

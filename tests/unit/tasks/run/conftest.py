@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,16 +39,3 @@ def quick_pauses(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time
     patched = SimpleNamespace(time=lambda: now() + bench.time.passed, sleep=bench.let_pass)
     monkeypatch.setattr(contention, "time", patched)
-
-
-@pytest.fixture
-def meet(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
-    """Have every attempt to take a lock end with an error from now on."""
-
-    def meet(error: Exception) -> None:
-        def fail(*args: Any, **options: Any) -> Any:
-            raise error
-
-        monkeypatch.setattr(Client, "acquire_for_task", fail)
-
-    return meet
