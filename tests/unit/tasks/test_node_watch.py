@@ -6,6 +6,7 @@ import itertools
 import select
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,11 +59,7 @@ def test_a_report_is_never_longer_than_a_pipe_takes_whole() -> None:
 
 
 def test_only_a_worker_with_tasks_that_lock_keeps_the_log(app: Celery) -> None:
-    class Worker:
-        pass
-
-    worker: Any = Worker()
-    worker.app, worker.steps = app, []
+    worker = SimpleNamespace(app=app, steps=[])
     step = NodeWatchStep(worker)
     assert step.create(worker) is None
     task_of(app, lock_key="k")

@@ -73,9 +73,7 @@ def test_a_pattern_without_a_task_is_warned_about(caplog: pytest.LogCaptureFixtu
     assert "no registered task matches 'vendr.*'" in caplog.text
 
 
-def test_a_worker_warns_of_a_plain_task_with_lock_options(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_worker_warns_of_a_plain_task_with_lock_options(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     bench.task(lambda: None, base=Task, name="plain", lock_key="k")
     start_worker(bench)

@@ -15,10 +15,7 @@ from celery_redlock.errors import ConfigurationError, DuplicateTask
 from celery_redlock.tasks.config.resolve import resolve_options
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message import duplicate_result
-from celery_redlock.tasks.message.duplicate_result import (
-    result_of,
-    warn_of_unreadable,
-)
+from celery_redlock.tasks.message.duplicate_result import result_of, warn_of_unreadable
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +109,7 @@ def test_a_declaration_whose_duplicates_have_unreadable_results_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"lock_on_duplicate": "raise"}, {"lock_on_duplicate": "replace"}],
+    "options", [{}, {"lock_on_duplicate": "raise"}, {"lock_on_duplicate": "replace"}]
 )
 def test_a_declaration_without_that_problem_is_not_warned_of(
     caplog: pytest.LogCaptureFixture, options: dict[str, Any]

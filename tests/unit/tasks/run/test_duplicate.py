@@ -134,9 +134,7 @@ def test_a_call_of_another_task_with_the_key_is_no_repetition(bench: Bench) -> N
     assert bench.run(request).value == "ran"
 
 
-def test_a_function_that_lets_the_newer_one_count_lets_it_run_after_the_first(
-    bench: Bench,
-) -> None:
+def test_a_function_that_lets_the_newer_one_count_lets_it_run_after_the_first(bench: Bench) -> None:
     task, runs = counting(declare, bench, lock_on_duplicate=lambda task, error: "replace")
     first, again = sent_twice(bench, task)
     assert bench.run(again).state == "RETRY"

@@ -188,11 +188,7 @@ def test_the_rest_of_the_chain_that_the_task_is_in_runs_without_the_key(bench: B
     one, two, after = (plain(bench, name) for name in ("one", "two", "after"))
     task = replaced_by(bench, lambda self: chain(one.s(), two.s()))
     chain(task.si(), after.s()).apply_async()
-    assert run_all(bench)[1:] == [
-        ("one", Role.QUEUED),
-        ("two", Role.QUEUED),
-        ("after", None),
-    ]
+    assert run_all(bench)[1:] == [("one", Role.QUEUED), ("two", Role.QUEUED), ("after", None)]
 
 
 def test_a_last_step_that_is_the_task_itself_takes_the_key_over(bench: Bench) -> None:

@@ -12,17 +12,7 @@ from celery_redlock import RedlockTask, current_lease
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
-from tests.support.unique import (
-    KEY,
-    QUEUE,
-    WINDOW,
-    declare,
-    free,
-    left,
-    mark,
-    role,
-    value,
-)
+from tests.support.unique import KEY, QUEUE, WINDOW, declare, free, left, mark, role, value
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import before_next, raising, redelivered, sent_without
 

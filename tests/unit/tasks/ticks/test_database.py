@@ -106,11 +106,8 @@ def test_a_task_that_is_added_to_the_database_is_stamped(beat: SimulatedBeat) ->
 def test_headers_in_the_database_stay(beat: SimulatedBeat) -> None:
     every(20, headers='{"mine": 1}')
     (sent,) = beat.run(20)
-    assert (sent.headers["mine"], sent.headers["periodic_task_name"], sent.tick.entry) == (
-        1,
-        "e",
-        "e",
-    )
+    assert (sent.headers["mine"], sent.headers["periodic_task_name"]) == (1, "e")
+    assert sent.tick.entry == "e"
 
 
 def test_run_counts_and_last_runs_are_stored_as_ever(beat: SimulatedBeat) -> None:
@@ -121,9 +118,7 @@ def test_run_counts_and_last_runs_are_stored_as_ever(beat: SimulatedBeat) -> Non
     assert (stored.total_run_count, stored.last_run_at >= at("2026-03-10T12:01:00")) == (3, True)
 
 
-def test_a_task_that_starts_later_names_the_last_tick_before_its_start(
-    beat: SimulatedBeat,
-) -> None:
+def test_a_task_that_starts_later_names_the_last_tick_before_its_start(beat: SimulatedBeat) -> None:
     every(60, start_time=at("2026-03-10T12:05:30"))
     assert dues(beat.run(400)) == ["12:05:00", "12:06:00"]
 

@@ -46,10 +46,8 @@ def test_a_begun_tick_does_not_count() -> None:
 
 
 def test_a_message_of_a_begun_tick_is_known_by_its_part() -> None:
-    assert [BEGUN.has_sent(tick(110.0, 9, part)) for part in (None, "p1", "p2")] == [
-        *(True, True),
-        False,
-    ]
+    sent = [part for part in (None, "p1", "p2") if BEGUN.has_sent(tick(110.0, 9, part))]
+    assert sent == [None, "p1"]
 
 
 def test_another_tick_has_messages_of_its_own() -> None:
@@ -73,14 +71,10 @@ def test_a_return_to_the_schedule_has_a_later_version_and_is_over_with_the_next_
     away = SECOND.scheduled(None)
     back = away.scheduled(110.0)
     after = back.after(111.0, 111.2, token=8)
-    assert [state.is_scheduled for state in (SECOND, away, back, after)] == [
-        True,
-        False,
-        True,
-        True,
-    ]
+    states = (SECOND, away, back, after)
+    assert [state.is_scheduled for state in states] == [True, False, True, True]
     assert [state.returned_at for state in (back, after)] == [110.0, 0.0]
-    versions = [state.version for state in (SECOND, away, back, after)]
+    versions = [state.version for state in states]
     assert versions == sorted(set(versions))
 
 

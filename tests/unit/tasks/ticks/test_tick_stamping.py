@@ -20,14 +20,7 @@ from celery_redlock.tasks.ticks.tick_context import pending_tick
 from celery_redlock.tasks.ticks.tick_stamping import TickScheduler
 from tests.support.tasks import Bench
 from tests.unit.schedules.test_due_times import Aligned, Broken, SinceLastRun
-from tests.unit.tasks.ticks.simulated import (
-    MINUTE,
-    START,
-    at,
-    beat,
-    messages_of,
-    one_message,
-)
+from tests.unit.tasks.ticks.simulated import MINUTE, START, at, beat, messages_of, one_message
 
 
 def test_a_message_carries_its_entry_and_when_that_was_due() -> None:
@@ -72,13 +65,11 @@ def test_headers_and_options_of_the_entry_stay_and_are_not_written_into() -> Non
 
 
 def test_a_header_of_ours_that_the_entry_has_is_added_to() -> None:
-    made = beat({"options": {"headers": {"redlock": {"nonce": "n", "handovers": 2}}}})
+    header = {"nonce": "n", "handovers": 2}
+    made = beat({"options": {"headers": {"redlock": header.copy()}}})
     sent = one_message(made)
     assert (sent.header["nonce"], sent.header["handovers"], sent.tick.entry) == ("n", 2, "e")
-    assert made.scheduler.schedule["e"].options["headers"]["redlock"] == {
-        "nonce": "n",
-        "handovers": 2,
-    }
+    assert made.scheduler.schedule["e"].options["headers"]["redlock"] == header
 
 
 def test_a_header_of_ours_that_makes_no_sense_is_replaced() -> None:

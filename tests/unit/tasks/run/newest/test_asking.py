@@ -17,14 +17,7 @@ from tests.support.ticks import send_tick, send_unnamed, tick, tick_now
 from tests.support.unique import free, left, owned_by, role, value
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import raising
-from tests.unit.tasks.run.newest.company import (
-    COMPANION,
-    job,
-    next_one,
-    occupy,
-    occupy_for,
-    told,
-)
+from tests.unit.tasks.run.newest.company import COMPANION, job, next_one, occupy, occupy_for, told
 
 
 def test_a_run_that_may_be_replaced_takes_a_companion_with_its_key(bench: Bench) -> None:
@@ -156,9 +149,7 @@ def test_with_several_keys_what_is_asked_is_who_has_them(bench: Bench) -> None:
     assert role(bench, free_one) is not Role.QUEUED
 
 
-def test_a_newer_run_goes_before_one_that_waits_and_takes_a_free_lock_at_once(
-    bench: Bench,
-) -> None:
+def test_a_newer_run_goes_before_one_that_waits_and_takes_a_free_lock_at_once(bench: Bench) -> None:
     other = occupy_for(bench, -60)
     task = job(bench, "stop")
     bench.run(send_tick(bench, task, tick()))
