@@ -94,7 +94,7 @@ class Rules:
         except UnknownError as unknown:
             for value in self._values[unknown.name]:
                 then = (*known, (unknown.name, value))
-                yield (self._known.number(then),), (_text(unknown.name, value), ()), ()
+                yield (self._known.number(then),), (f"{unknown.name} = {_name(value)}", ()), ()
 
     def _decide(self, known: Known) -> None:
         facts = Partial(self._properties, known)
@@ -103,13 +103,12 @@ class Rules:
             row = first_match(self.setting.rows, facts)
         except StopIteration:
             raise ViolationError(label, "no row matches") from None
-        for promise in self.setting.promises:
-            if not promise.holds(facts, row.then) and self.setting.possible(facts):
-                decision = row.then.name if isinstance(row.then, Enum) else row.then
-                raise ViolationError((f"{row.name}: {decision}", ()), f"broken: {promise.text}")
+        for promise, holds in self.setting.promises.items():
+            if not holds(facts, row.then) and self.setting.possible(facts):
+                raise ViolationError((f"{row.name}: {_name(row.then)}", ()), f"broken: {promise}")
         if row.name not in self.reached and self.setting.possible(facts):
             self.reached.add(row.name)
 
 
-def _text(name: str, value: Any) -> str:
-    return f"{name} = {value.name if isinstance(value, Enum) else value}"
+def _name(value: Any) -> str:
+    return value.name if isinstance(value, Enum) else str(value)
