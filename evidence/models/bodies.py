@@ -5,27 +5,26 @@ What is explored of a running body: where it may be when its lease is lost, and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from evidence.models.explorer import AnySetting
 
 WAYS = ("thread", "signal", "greenlet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BodySetting:
+class BodySetting(AnySetting):
     """
     What is explored.
 
     Attributes:
         way: how the loss reaches the body: one of `WAYS`.
         autoretry: Celery's autoretry is wrapped around the application's code.
-        expects: kinds of events that must be reached.
-        whole: explored to the end in every run, however many states there are.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.striking:Striking"
     way: str
     autoretry: bool
-    expects: frozenset[str]
-    whole: bool = True
 
 
 _ALL = frozenset(

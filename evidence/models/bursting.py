@@ -33,8 +33,8 @@ from celery_redlock.tasks.rules.facts import (
 )
 from celery_redlock.tasks.rules.publish import Publish
 from evidence.models.bursts import BurstSetting
-from evidence.models.explorer import Label, State, ViolationError
-from evidence.models.state import NAMES, Table
+from evidence.models.explorer import Found, Label, ViolationError
+from evidence.models.state import NAMES
 
 #: Longer than anything that is explored.
 LONG = 1000
@@ -139,12 +139,11 @@ class Bursts:
 
     setting: BurstSetting
     reached: set[str] = field(default_factory=set)
-    _scenes: Table = field(default_factory=Table)
 
-    def initial(self) -> State:
+    def initial(self) -> Scene:
         setting = self.setting
         node = Node(None, (None,) * setting.calls)
-        scene = Scene(
+        return Scene(
             now=0,
             nodes=(node,) * setting.nodes,
             calls=(Call(),) * setting.calls,
@@ -153,15 +152,13 @@ class Bursts:
                 for name in ("deaths", "failures", "outages", "forgets", "silent")
             },
         )
-        return (self._scenes.number(scene),)
 
-    def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
-        scene: Scene = self._scenes.things[state[0]]
+    def moves(self, scene: Scene) -> Iterator[Found]:
         found = False
         for text, then in self._moves(scene):
             if then != scene:
                 found = True
-                yield (self._scenes.number(then),), (text, ()), ()
+                yield then, (text, ()), ()
         if not found:
             self._check_end(scene)
 

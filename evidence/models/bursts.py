@@ -5,10 +5,13 @@ What is explored of debounced bursts: the publishers and the worker of one key (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from evidence.models.explorer import AnySetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BurstSetting:
+class BurstSetting(AnySetting):
     """
     What is explored. Times are ticks of a second.
 
@@ -27,7 +30,7 @@ class BurstSetting:
         one_id: all calls have the same task id.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.bursting:Bursts"
     calls: int = 3
     until: int = 4
     quiet: int = 2
@@ -40,8 +43,6 @@ class BurstSetting:
     forgets: int = 0
     silent: int = 0
     one_id: bool = False
-    expects: frozenset[str] = frozenset()
-    whole: bool = True
 
 
 _ALWAYS = frozenset(

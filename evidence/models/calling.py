@@ -32,7 +32,7 @@ from celery_redlock.tasks.rules.facts import (
 from celery_redlock.tasks.rules.publish import Publish
 from evidence.models import promises
 from evidence.models.calls import CallSetting
-from evidence.models.explorer import Label, State
+from evidence.models.explorer import Found
 from evidence.models.scene import (
     DEAD,
     OVER,
@@ -45,7 +45,7 @@ from evidence.models.scene import (
     Owner,
     Scene,
 )
-from evidence.models.state import NAMES, Table
+from evidence.models.state import NAMES
 
 #: How a body ends beside success: the state that Celery makes of it, and what it raised.
 _ENDS = {
@@ -81,12 +81,11 @@ class Calls:
 
     setting: CallSetting
     reached: set[str] = field(default_factory=set)
-    _scenes: Table = field(default_factory=Table)
 
-    def initial(self) -> State:
+    def initial(self) -> Scene:
         setting = self.setting
         ticks = max((caller.tick or 0 for caller in setting.callers), default=0)
-        scene = Scene(
+        return Scene(
             calls=(Call(),) * len(setting.callers),
             markers=(None,) * (len(setting.callers) + ticks + 1),
             **{
@@ -94,13 +93,11 @@ class Calls:
                 for name in ("revokes", "expires", "losses", "twice", "outages", "deadlines")
             },
         )
-        return (self._scenes.number(scene),)
 
-    def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
-        scene: Scene = self._scenes.things[state[0]]
+    def moves(self, scene: Scene) -> Iterator[Found]:
         found = [move for move in self._moves(scene) if move.then != scene]
         for move in found:
-            yield (self._scenes.number(move.then),), (move.text, ()), ()
+            yield move.then, (move.text, ()), ()
         if all(move.idle for move in found) and not any(
             not after.idle and after.then != move.then
             for move in found

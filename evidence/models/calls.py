@@ -7,7 +7,10 @@ other settings are about. Every decision is that of the shipped tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
+
+from evidence.models.explorer import AnySetting
 
 #: How a body may end beside success: see `calling._ENDS`.
 Ends = tuple[str, ...]
@@ -40,7 +43,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallSetting:
+class CallSetting(AnySetting):
     """
     What is explored.
 
@@ -56,11 +59,9 @@ class CallSetting:
         twice: how many messages may be delivered twice.
         outages: how often the nodes may not reply for a while.
         deadlines: how many ticks may miss their starting deadline.
-        expects: kinds of events that must be reached.
-        limit: states to explore where nothing else is asked for; the nearest are enough for those.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.calling:Calls"
     mode: str
     callers: tuple[Caller, ...]
     at_run: str = "requeue"
@@ -72,8 +73,8 @@ class CallSetting:
     twice: int = 0
     outages: int = 0
     deadlines: int = 0
-    expects: frozenset[str] = field(default_factory=frozenset)
     whole: bool = False
+    #: The nearest are enough.
     limit: int = 6_000
 
     @property

@@ -5,6 +5,9 @@ What one exploration is about: who contends, and what may go wrong meanwhile.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from evidence.models.explorer import AnySetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(AnySetting):
     """
     What is explored.
 
@@ -71,8 +74,6 @@ class Setting:
         fences: counters that each node has from before.
         expiries: how many keys may expire where time stands; None: any number.
         split: it is a violation when all contenders conclude that the lock is contended.
-        expects: kinds of events that must be reached.
-        whole: explored to the end in every run, however many states there are.
         brought: `k` is reserved for the message of `Q` on every node from the beginning.
         keeps: nothing is lost: the reservation survives if nobody gets the lock, and is gone
             otherwise.
@@ -82,7 +83,7 @@ class Setting:
         period: ticks within which one slot of a key with a rate is granted once.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.world:World"
     contenders: tuple[Contender, ...]
     nodes: int = 3
     timed: bool = False
@@ -98,7 +99,6 @@ class Setting:
     fences: tuple[tuple[str, int], ...] = ()
     expiries: int | None = None
     split: bool = False
-    expects: frozenset[str] = frozenset()
     whole: bool = False
     brought: bool = False
     keeps: bool = False

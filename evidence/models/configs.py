@@ -16,17 +16,18 @@ from dataclasses import replace
 from functools import partial
 
 from celery_redlock.protocol.keys import Key
-from evidence.models.bodies import BODIES, BodySetting
-from evidence.models.bursts import BURSTS, BurstSetting
-from evidence.models.calls import CALLS, CallSetting
+from evidence.models.bodies import BODIES
+from evidence.models.bursts import BURSTS
+from evidence.models.calls import CALLS
 from evidence.models.config import Contender, Setting
-from evidence.models.identities import IDENTITIES, IdentitySetting
-from evidence.models.leaders import LEADERS, LeaderSetting
+from evidence.models.explorer import AnySetting
+from evidence.models.identifying import IDENTITIES
+from evidence.models.leaders import LEADERS
 from evidence.models.messages import HAND_OVER
-from evidence.models.pauses import PAUSES, PauseSetting
-from evidence.models.promotions import PROMOTIONS, PromotionSetting
-from evidence.models.tables import TABLES, TableSetting
-from evidence.models.waiters import WAITERS, WaiterSetting
+from evidence.models.pauses import PAUSES
+from evidence.models.promoted import PROMOTIONS
+from evidence.models.tables import TABLES
+from evidence.models.waiters import WAITERS
 
 #: Two keys whose fence counters are one.
 _SHARING = ("k1", "k655")
@@ -416,19 +417,6 @@ LIMITS = (
         whole=True,
         expects=_RESTART - {"late (asks)"} | {"contended (asks)", "split (asks)"},
     ),
-)
-
-AnySetting = (
-    Setting
-    | LeaderSetting
-    | CallSetting
-    | BodySetting
-    | TableSetting
-    | WaiterSetting
-    | IdentitySetting
-    | PauseSetting
-    | PromotionSetting
-    | BurstSetting
 )
 
 ALL: dict[str, AnySetting] = {

@@ -8,12 +8,17 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
-State = tuple[int, ...]
+#: Anything that has a hash.
+State = Any
 
 #: How a move reads, with the positions of the nodes that it names; a plain move names none.
 Label = tuple[str, tuple[int, ...]]
+
+
+#: The next state, the move, and the columns before they were sorted.
+Found = tuple[State, Label, tuple[int, ...]]
 
 
 class ViolationError(Exception):
@@ -40,8 +45,28 @@ class Model(Protocol):
     def initial(self) -> State:
         """Return the first state."""
 
-    def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
-        """Yield each next state, the move, and the columns before they were sorted."""
+    def moves(self, state: State) -> Iterator[Found]:
+        """Yield each move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnySetting:
+    """
+    A setting of a model, which is explored.
+
+    Attributes:
+        model: the class of its model, which is imported when it is explored: some load Celery.
+        name: of its own.
+        expects: kinds of events that must be reached.
+        whole: explored to the end in every run, however many states there are.
+        limit: states to explore where nothing else is asked for.
+    """
+
+    model: ClassVar[str]
+    name: str
+    expects: frozenset[str] = frozenset()
+    whole: bool = True
+    limit: int = 125_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,10 +82,10 @@ class Outcome:
     """
 
     name: str
-    states: int
-    moves: int
-    exhausted: bool
-    seconds: float
+    states: int = 0
+    moves: int = 0
+    exhausted: bool = False
+    seconds: float = 0.0
     violation: str = ""
     trace: list[str] = field(default_factory=list)
     reached: list[str] = field(default_factory=list)
@@ -70,74 +95,45 @@ class Outcome:
 def explore(model: Model, name: str, limit: int) -> Outcome:
     """Visit every state that can be reached, nearest first, until `limit` states are known."""
     begun = time.perf_counter()
+    outcome = Outcome(name=name)
     first = model.initial()
-    order = [first]
-    parents = [-1]
-    known = {first}
-    taken = 0
-    position = 0
-    while position < len(order):
-        if len(order) > limit:
-            break
-        state = order[position]
-        try:
+    order, parents = [first], {first: None}
+    try:
+        for state in order:  # which grows meanwhile
+            if len(order) > limit:
+                break
             for found, _, _ in model.moves(state):
-                taken += 1
-                if found not in known:
-                    known.add(found)
+                outcome.moves += 1
+                if found not in parents:
+                    parents[found] = state
                     order.append(found)
-                    parents.append(position)
-        except ViolationError as exc:
-            return Outcome(
-                name=name,
-                states=len(order),
-                moves=taken,
-                exhausted=False,
-                seconds=time.perf_counter() - begun,
-                violation=exc.what,
-                trace=_trace(model, order, parents, position, exc.label),
-                reached=sorted(model.reached),
-            )
-        position += 1
-    return Outcome(
-        name=name,
-        states=len(order),
-        moves=taken,
-        exhausted=position == len(order),
-        seconds=time.perf_counter() - begun,
-        reached=sorted(model.reached),
-    )
+        else:
+            outcome.exhausted = True
+    except ViolationError as exc:
+        outcome.violation, outcome.trace = exc.what, _trace(model, parents, state, exc.label)
+    outcome.states, outcome.seconds = len(order), time.perf_counter() - begun
+    outcome.reached = sorted(model.reached)
+    return outcome
 
 
 def _trace(
-    model: Model, order: list[State], parents: list[int], position: int, last: Label
+    model: Model, parents: dict[State, State | None], state: State, last: Label
 ) -> list[str]:
     """Tell the way to a state; a node keeps its number although states sort their nodes."""
-    path = []
-    while position >= 0:
-        path.append(order[position])
-        position = parents[position]
-    path.reverse()
+    path = [state]
+    while (before := parents[path[-1]]) is not None:
+        path.append(before)
     numbers = [1, 2, 3, 4, 5, 6, 7]
     told = []
-    for before, after in itertools.pairwise(path):
-        for found, label, columns in _moves_until_violation(model, before):
-            if found == after:
-                told.append(_tell(label, numbers))
-                order_then = sorted(range(len(columns)), key=columns.__getitem__)
-                numbers = [numbers[index] for index in order_then]
-                break
+    for before, after in itertools.pairwise(reversed(path)):
+        label, columns = next(
+            (label, columns) for found, label, columns in model.moves(before) if found == after
+        )
+        told.append(_tell(label, numbers))
+        order_then = sorted(range(len(columns)), key=columns.__getitem__)
+        numbers = [numbers[index] for index in order_then]
     told.append(_tell(last, numbers))
     return told
-
-
-def _moves_until_violation(
-    model: Model, state: State
-) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
-    try:
-        yield from model.moves(state)
-    except ViolationError:
-        return
 
 
 def _tell(label: Label, numbers: list[int]) -> str:

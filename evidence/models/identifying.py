@@ -14,16 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from celery_redlock.protocol.commands import acquire
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.node_model import GuardRecord, Identity, ModelNode, StoredKey
 from celery_redlock.protocol.votes import Granted, Quarantined
-from evidence.models.explorer import Label, State, ViolationError
-from evidence.models.identities import IdentitySetting
-
-Found = tuple[State, Label, tuple[int, ...]]
+from evidence.models.explorer import AnySetting, Found, ViolationError
 
 #: Nothing is there: no key, no id, no backlog.
 NONE = -1
@@ -32,6 +29,21 @@ NONE = -1
 NOW = 1000
 
 KEY = "k"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentitySetting(AnySetting):
+    """
+    What is explored.
+
+    Attributes:
+        max_ttl: longest lease, and every lease, in ms.
+        backlog_ttl: `repl-backlog-ttl`, in ms; long enough by default.
+    """
+
+    model: ClassVar = "evidence.models.identifying:Identifying"
+    max_ttl: int = 2
+    backlog_ttl: int = 2
 
 
 class Data(NamedTuple):
@@ -89,13 +101,12 @@ class Identifying:
     setting: IdentitySetting
     reached: set[str] = field(default_factory=set)
 
-    def initial(self) -> State:
-        return _flat(At())
+    def initial(self) -> At:
+        return At()
 
-    def moves(self, state: State) -> Iterator[Found]:
-        at = _read(state)
+    def moves(self, at: At) -> Iterator[Found]:
         for label, found in self._moves(at):
-            yield _flat(_numbered(found)), (label, ()), ()
+            yield _numbered(found), (label, ()), ()
 
     def _moves(self, at: At) -> Iterator[tuple[str, At]]:
         yield "a millisecond passes", _later(at)
@@ -262,15 +273,15 @@ def _numbered(at: At) -> At:
     )
 
 
-def _flat(at: At) -> State:
-    lease, data, *more = at
-    run, replication, before, backlog, follows, copy, *rest = more
-    return (lease, *data, run, replication, before, backlog, follows, *copy, *rest)
-
-
-def _read(state: State) -> At:
-    size = len(Data._fields)
-    lease, state = state[0], state[1:]
-    data, state = Data(*state[:size]), state[size:]
-    five, state = state[:5], state[5:]
-    return At(lease, data, *five, Data(*state[:size]), *state[size:])
+IDENTITIES = (
+    IdentitySetting(
+        name="identity",
+        expects=frozenset(
+            {
+                *("granted", "refused", "quarantined", "starts", "flush", "demoted", "promoted"),
+                *("backup", "backlog freed", "a backlog was renewed, and it votes"),
+                "a key is lost",
+            }
+        ),
+    ),
+)

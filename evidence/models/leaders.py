@@ -8,10 +8,13 @@ Nothing is assumed about how long anything takes. What a leader knows comes from
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+from evidence.models.explorer import AnySetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderSetting:
+class LeaderSetting(AnySetting):
     """
     What is explored.
 
@@ -26,11 +29,9 @@ class LeaderSetting:
         recorded: the entry has been recorded by an earlier leader, as due at 0.
         gives_up: how often leaders may stop to wait for answers before they decide.
         forgets: how many nodes may lose their data; what the register promises is not checked then.
-        expects: kinds of events that must be reached.
-        whole: explored to the end in every run, however many states there are.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.schedule:Schedule"
     leaders: int = 2
     ticks: int = 2
     reorders: bool = False
@@ -39,7 +40,6 @@ class LeaderSetting:
     recorded: bool = True
     gives_up: int = 0
     forgets: int = 0
-    expects: frozenset[str] = frozenset()
     whole: bool = False
     nodes: int = 3
 

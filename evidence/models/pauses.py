@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import ClassVar
 
 from celery_redlock.protocol import commands
 from celery_redlock.protocol.commands import Command, Waiter
@@ -20,8 +21,8 @@ from celery_redlock.protocol.node_model import Identity, ModelNode, StoredKey
 from celery_redlock.protocol.rounds import AcquireRound, Phase, SlotRound
 from celery_redlock.protocol.votes import Granted, Refused, Vote
 from celery_redlock.protocol.wait_queue import WaitQueue
-from evidence.models.explorer import Label, State, ViolationError
-from evidence.models.state import NAMES, Table
+from evidence.models.explorer import AnySetting, Found, ViolationError
+from evidence.models.state import NAMES
 
 #: In ms; and µs of the nodes' clocks, which stand.
 LONG, NOW = 10**9, 10**12
@@ -41,7 +42,7 @@ _ASLEEP = "a message waits for a free key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PauseSetting:
+class PauseSetting(AnySetting):
     """
     What is explored.
 
@@ -55,7 +56,7 @@ class PauseSetting:
         resumes: somebody ends the pause; otherwise it ends by time.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.pauses:Pauses"
     nodes: int = 3
     messages: int = 1
     key: Key = _PLAIN
@@ -63,7 +64,6 @@ class PauseSetting:
     silent: int = 0
     forgets: int = 0
     resumes: bool = False
-    whole: bool = True
     expects: frozenset[str] = frozenset({"granted", "refused by the pause"})
 
 
@@ -126,9 +126,8 @@ class Pauses:
 
     setting: PauseSetting
     reached: set[str] = field(default_factory=set)
-    _scenes: Table = field(default_factory=Table)
 
-    def initial(self) -> State:
+    def initial(self) -> _Scene:
         """All messages are about to try, and the key is not paused."""
         setting = self.setting
         scene = _Scene((_Node(),) * setting.nodes, (_Message(),) * setting.messages)
@@ -136,14 +135,13 @@ class Pauses:
             scene = replace(scene, is_held=True)
             for node in range(setting.nodes):
                 scene, _ = _run(scene, node, self._acquire(HOLDER, None))
-        return (self._scenes.number(scene),)
+        return scene
 
-    def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
-        scene: _Scene = self._scenes.things[state[0]]
+    def moves(self, scene: _Scene) -> Iterator[Found]:
         is_idle = True
         for text, then in self._moves(scene):
             is_idle = False
-            yield (self._scenes.number(then),), (text, ()), ()
+            yield then, (text, ()), ()
         if is_idle and any(message.place == "kept" for message in scene.messages):
             raise ViolationError(("nothing is left to do", ()), _ASLEEP)
 

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from celery_redlock.protocol.commands import Command, acquire, extend
 from celery_redlock.protocol.keys import Key
@@ -24,10 +24,7 @@ from celery_redlock.protocol.mastership import MAX_AGE, Master
 from celery_redlock.protocol.node_model import GuardRecord, Identity, ModelNode, StoredKey
 from celery_redlock.protocol.rounds import AcquireRound, ExtendRound, Phase, Round
 from celery_redlock.protocol.votes import Failed, Quarantined, Vote
-from evidence.models.explorer import Label, State, ViolationError
-from evidence.models.promotions import PromotionSetting
-
-Found = tuple[State, Label, tuple[int, ...]]
+from evidence.models.explorer import AnySetting, Found, Label, ViolationError
 
 #: Nothing is there: no key, no lease, no promotion, no record of a quarantine.
 NONE = -1
@@ -46,6 +43,31 @@ OWNERS = ("A", "B")
 #: The servers: two of the first node, and one of each other.
 FORMER, PROMOTED, *OTHERS = range(4)
 NAMES = ("the former master", "the new master", "node 2", "node 3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionSetting(AnySetting):
+    """
+    What is explored. A tick is the time for which a named master counts as the master.
+
+    Attributes:
+        ttl: of every lease, in ticks; the longest that there is.
+        takeover: ticks; a tick more than `unaware` are needed.
+        unaware: ticks after the promotion in which others name the former master.
+    """
+
+    model: ClassVar = "evidence.models.promoted:Promoted"
+    ttl: int = 2
+    takeover: int = 2
+    unaware: int = 1
+    expects: frozenset[str] = frozenset(
+        {
+            *("promoted with the key", "promoted without the key"),
+            *("granted with the former master", "granted with the new master"),
+            *("extended with the former master", "extended with the new master"),
+            *("quarantined", "not confirmed", "too early", "two servers vote for one node"),
+        }
+    )
 
 
 class Stored(NamedTuple):
@@ -96,18 +118,17 @@ class Promoted:
     setting: PromotionSetting
     reached: set[str] = field(default_factory=set)
 
-    def initial(self) -> State:
-        return _flat(At())
+    def initial(self) -> At:
+        return At()
 
-    def moves(self, state: State) -> Iterator[Found]:
-        at = _read(state)
+    def moves(self, at: At) -> Iterator[Found]:
         for label, found in self._moves(at):
             self._look(label, found)
             *masters, second, third = found.keys
             if third < second:
                 found = found._replace(keys=(*masters, third, second))
             # The first node stays where it is.
-            yield _flat(found), label, (-1, second < third, second > third)
+            yield found, label, (-1, second < third, second > third)
 
     def _moves(self, at: At) -> Iterator[tuple[Label, At]]:
         yield ("a tick passes", ()), self._later(at)
@@ -290,18 +311,4 @@ def _with(at: At, who: int, **changes: int) -> At:
     return at._replace(parties=tuple(parties))
 
 
-def _flat(at: At) -> State:
-    return (
-        *(number for stored in at.keys for number in stored),
-        *(number for party in at.parties for number in party),
-        at.since,
-        at.quarantine,
-    )
-
-
-def _read(state: State) -> At:
-    return At(
-        tuple(Stored(*state[2 * at : 2 * at + 2]) for at in range(4)),
-        tuple(Party(*state[8 + 4 * at : 12 + 4 * at]) for at in range(2)),
-        *state[16:],
-    )
+PROMOTIONS = (PromotionSetting(name="promotion"),)

@@ -17,14 +17,12 @@ from celery_redlock.tasks.ticks.entry_state import EntryState
 from evidence.models import ledger
 from evidence.models.arrivals import Arrivals
 from evidence.models.copies import Copy, Told, Write, run_command
-from evidence.models.explorer import Label, State, ViolationError
+from evidence.models.explorer import Found, Label, State, ViolationError
 from evidence.models.leader_moves import LeaderMoves, token_of
 from evidence.models.leader_steps import EARLIER, ENTRY
 from evidence.models.leaders import LeaderSetting
 from evidence.models.ledger import History, Leadership, Scene
 from evidence.models.state import NAMES, Lane, Table, Tables
-
-Found = tuple[State, Label, tuple[int, ...]]
 
 
 @dataclass(slots=True)

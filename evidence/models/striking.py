@@ -27,9 +27,7 @@ from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
 from celery_redlock.tasks.request_state import RequestState
 from celery_redlock.tasks.run.running_lock import RunningLock
 from evidence.models.bodies import BodySetting
-from evidence.models.explorer import Label, State, ViolationError
-
-Found = tuple[State, Label, tuple[int, ...]]
+from evidence.models.explorer import Found, ViolationError
 
 SIGNAL = signal.SIGUSR2
 THREAD = 1
@@ -113,11 +111,10 @@ class Striking:
                 frame = _frame(function, frame, number)
             self._frames[number] = frame
 
-    def initial(self) -> State:
+    def initial(self) -> At:
         return At()
 
-    def moves(self, state: State) -> Iterator[Found]:
-        at = At(*state)
+    def moves(self, at: At) -> Iterator[Found]:
         if not at.due:
             yield _found(at._replace(due=1), "the lease is lost")
         yield from self._attempts(at)

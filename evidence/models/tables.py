@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from celery_redlock.tasks.rules import arrival, ending, publish
 from celery_redlock.tasks.rules.arrival import Action
@@ -30,13 +30,14 @@ from celery_redlock.tasks.rules.facts import (
     Unavailable,
 )
 from celery_redlock.tasks.rules.publish import Publish
+from evidence.models.explorer import AnySetting
 
 #: What holds for every decision of a table, given the facts: by its text in a violation.
 Promises = dict[str, Callable[[Any, Any], bool]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSetting:
+class TableSetting(AnySetting):
     """
     A table to explore.
 
@@ -47,17 +48,11 @@ class TableSetting:
         possible: whether callers ever find such facts. A table is total over all others as well.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.tabulating:Rules"
     rows: tuple[Row[Any, Any], ...]
     facts: type
     promises: Promises
     possible: Callable[[Any], bool] = lambda _: True
-    whole: bool = True
-
-    @property
-    def expects(self) -> frozenset[str]:
-        """Every row decides for some facts."""
-        return frozenset(row.name for row in self.rows)
 
 
 def _possible_at_publish(c: publish.Conflict) -> bool:
@@ -642,6 +637,8 @@ TABLES = tuple(
         rows=rows,
         facts=facts,
         promises=promises,
+        # Every row decides for some facts.
+        expects=frozenset(row.name for row in rows),
         possible=_POSSIBLE.get(facts, lambda _: True),
     )
     for name, rows, facts, promises in (

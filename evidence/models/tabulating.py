@@ -16,8 +16,7 @@ from enum import Enum
 from typing import Any, get_args, get_type_hints
 
 from celery_redlock.tasks.rules.facts import first_match
-from evidence.models.explorer import Label, State, ViolationError
-from evidence.models.state import Table
+from evidence.models.explorer import Found, Label, ViolationError
 from evidence.models.tables import TableSetting
 
 #: Facts that have been read: name and value, in the order in which they were read.
@@ -76,7 +75,6 @@ class Rules:
 
     setting: TableSetting
     reached: set[str] = field(default_factory=set)
-    _known: Table = field(default_factory=Table)
     _values: dict[str, tuple[Any, ...]] = field(init=False)
     _properties: dict[str, Callable[[Any], Any]] = field(init=False)
 
@@ -84,17 +82,16 @@ class Rules:
         self._values = values_of(self.setting.facts)
         self._properties = properties_of(self.setting.facts)
 
-    def initial(self) -> State:
-        return (self._known.number(()),)
+    def initial(self) -> Known:
+        return ()
 
-    def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
-        known: Known = self._known.things[state[0]]
+    def moves(self, known: Known) -> Iterator[Found]:
         try:
             self._decide(known)
         except UnknownError as unknown:
             for value in self._values[unknown.name]:
                 then = (*known, (unknown.name, value))
-                yield (self._known.number(then),), (f"{unknown.name} = {_name(value)}", ()), ()
+                yield then, (f"{unknown.name} = {_name(value)}", ()), ()
 
     def _decide(self, known: Known) -> None:
         facts = Partial(self._properties, known)

@@ -14,14 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from celery_redlock.protocol.commands import Command, Waiter, acquire, enqueue, release
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.node_model import Identity, ModelNode, StoredKey
 from celery_redlock.protocol.votes import Granted
 from celery_redlock.protocol.wait_queue import COMES_WITHIN_US, WaitQueue
-from evidence.models.explorer import Label, State, ViolationError
-from evidence.models.state import NAMES, Table
+from evidence.models.explorer import AnySetting, Found, ViolationError
+from evidence.models.state import NAMES
 
 KEY = "k"
 LONG = 10**9
@@ -37,7 +38,7 @@ _ALWAYS = frozenset({"granted", "refused", "woken", "woken too early"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaiterSetting:
+class WaiterSetting(AnySetting):
     """
     What is explored.
 
@@ -48,17 +49,15 @@ class WaiterSetting:
         checks: the main process looks a moment after each wake-up.
         ranks: the rank of each message, by its priority; empty if all have the same.
         is_held: the first message has the key from the beginning.
-        whole: explored to the end in every run, however many states there are.
     """
 
-    name: str
+    model: ClassVar = "evidence.models.waiters:Waiters"
     messages: int
     ranks: tuple[int, ...] = ()
     is_held: bool = False
     fair: bool = False
     losses: int = 0
     checks: bool = False
-    whole: bool = True
     expects: frozenset[str] = _ALWAYS
 
     def waiter(self, message: int) -> Waiter:
@@ -111,20 +110,18 @@ class Waiters:
 
     setting: WaiterSetting
     reached: set[str] = field(default_factory=set)
-    _scenes: Table = field(default_factory=Table)
 
-    def initial(self) -> State:
+    def initial(self) -> Scene:
         """All messages are about to try; or the first one has the key already."""
         first = "holds" if self.setting.is_held else "starts"
         others = ("starts",) * (self.setting.messages - 1)
-        return (self._scenes.number(Scene((first, *others))),)
+        return Scene((first, *others))
 
-    def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
-        scene: Scene = self._scenes.things[state[0]]
+    def moves(self, scene: Scene) -> Iterator[Found]:
         is_idle = True
         for text, then in self._moves(scene):
             is_idle = is_idle and text == "time passes"
-            yield (self._scenes.number(then),), (text, ()), ()
+            yield then, (text, ()), ()
         if is_idle and scene.at("kept"):
             raise ViolationError(("nothing is left to do", ()), "a message waits for a free key")
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from celery_redlock.protocol.keys import fence_key
 from evidence.models.config import Setting
 from evidence.models.contenders import ContenderMoves, terms_of
-from evidence.models.explorer import Label, State, ViolationError
+from evidence.models.explorer import Found, State, ViolationError
 from evidence.models.handover import BROUGHT
 from evidence.models.invariants import Invariants
 from evidence.models.nodes import NodeMoves
@@ -63,7 +63,7 @@ class World:
         keys = (("k", BROUGHT, LONG),) if setting.brought else ()
         return Node(fences=fences, guard=guard, keys=keys)
 
-    def moves(self, state: State) -> Iterator[tuple[State, Label, tuple[int, ...]]]:
+    def moves(self, state: State) -> Iterator[Found]:
         nodes = self.setting.nodes
         globe, columns, parts = state[0], state[1 : nodes + 1], state[nodes + 1 :]
         if self.setting.keeps:

@@ -15,8 +15,7 @@ from evidence.models.calling import Calls
 from evidence.models.calls import CallSetting
 from evidence.models.configs import ALL
 from evidence.models.explorer import explore
-from evidence.models.identifying import Identifying
-from evidence.models.identities import IdentitySetting
+from evidence.models.identifying import Identifying, IdentitySetting
 from evidence.models.pauses import PAUSES, PauseSetting
 from evidence.models.waiters import Waiters, WaiterSetting
 from evidence.planted.planting import ROOT, command_of, planted
