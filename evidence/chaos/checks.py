@@ -325,7 +325,8 @@ def planted_by_nemesis(events: Iterable[Event]) -> Iterator[Violation]:
     """Yield what was found while the run was going on."""
     for event in events:
         if event["event"] == "violation":
-            yield Violation(rule=event["rule"], what="seen while running", lines=[event])
+            what = event.get("what", "seen while running")
+            yield Violation(rule=event["rule"], what=what, lines=[event])
 
 
 def _pairs(holds: Iterable[Hold], end_of: Callable[[Hold], float]) -> Iterator[tuple[Hold, Hold]]:

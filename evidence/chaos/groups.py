@@ -13,7 +13,7 @@ from celery_redlock.testing import LocalClusterError, LocalSentinel
 from evidence.chaos.history import Journal, now
 from evidence.chaos.nemesis import Nemesis, Progress
 from evidence.chaos.schedule import Fault, deck, worker_faults
-from evidence.chaos.workers import Crew
+from evidence.chaos.workers import WorkerCrew
 
 GROUPS, SENTINELS = 3, 3
 
@@ -104,7 +104,7 @@ class GroupNemesis(Nemesis):
         self,
         *,
         groups: LocalSentinel,
-        crew: Crew,
+        crew: WorkerCrew,
         journal: Journal,
         keys: Sequence[str],
         guarded: bool,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,20 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def now() -> float:
     """Read the clock of all histories, the one that leases are measured with."""
     return time.clock_gettime(_CLOCK)
+
+
+#: Seconds between two looks whether a process gets to run, and without one that are a stall.
+TICK, STALLED = 0.025, 0.08
+
+
+def watch_for_stalls(note: Callable[..., None], over: threading.Event) -> None:
+    """Note when this process did not get to run, for whatever reason, until it is over."""
+    last = now()
+    while not over.wait(TICK):
+        present = now()
+        if present - last > STALLED:
+            note("stalled", t=present, since=last)
+        last = present
 
 
 class Journal:

@@ -24,10 +24,9 @@ from evidence.chaos.schedule import (
     NUDGE_PAUSE,
     RELAY,
     TTL,
-    WORKERS,
     Fault,
 )
-from evidence.chaos.workers import Crew
+from evidence.chaos.workers import WorkerCrew
 
 _STEP = 0.02
 _SERVES_WITHIN = 20.0
@@ -43,9 +42,16 @@ class Nemesis(ABC):
 
     It waits with a fault until it may come: when the machine is slow, faults last longer than
     planned.
+
+    Attributes:
+        breaks: what its processes are.
     """
 
-    def __init__(self, *, crew: Crew, journal: Journal, keys: Sequence[str], nodes: int) -> None:
+    breaks = "workers"
+
+    def __init__(
+        self, *, crew: WorkerCrew, journal: Journal, keys: Sequence[str], nodes: int
+    ) -> None:
         self.faults: Counter[str] = Counter()
         self._crew = crew
         self._journal = journal
@@ -86,12 +92,12 @@ class Nemesis(ABC):
             time.sleep(_STEP)
 
     def _replace_the_dead(self) -> None:
-        for slot in range(WORKERS):
+        for slot in self._crew.slots:
             if slot not in self._busy_workers and not self._crew.alive(slot):
                 self._journal.note(
                     "violation",
-                    rule="workers do not die by themselves",
-                    worker=self._crew.name(slot),
+                    rule=f"{self.breaks} do not die by themselves",
+                    what=self._crew.name(slot),
                     output=self._crew.output(slot)[-2000:],
                 )
                 self._crew.replace(slot)
@@ -207,7 +213,7 @@ class NodeNemesis(Nemesis):
         cluster: LocalCluster,
         proxies: Sequence[TcpProxy],
         clocks: Sequence[Clock],
-        crew: Crew,
+        crew: WorkerCrew,
         journal: Journal,
         keys: Sequence[str],
         limited: bool,

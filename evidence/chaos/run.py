@@ -21,24 +21,19 @@ from evidence.chaos.history import History, Journal, build_history, now, read_ev
 from evidence.chaos.nemesis import Nemesis, NodeNemesis
 from evidence.chaos.resources import Record, Resource
 from evidence.chaos.schedule import (
-    DRIFT_FACTOR,
-    MAX_TTL,
+    FENCED,
+    LIMIT,
+    LIMITED,
     MOST_SKEW,
     NODES,
-    TTL,
+    PLAIN,
+    SLOTS,
     WORKERS,
     Fault,
     plan,
 )
-from evidence.chaos.worker import Orders, slot_name
-from evidence.chaos.workers import Crew
-
-PLAIN = ("plain-a", "plain-b")
-FENCED = ("fenced-a", "fenced-b")
-
-#: A key that so many may hold. Each slot has a guarded resource of its own.
-LIMITED, LIMIT = "limited", 2
-SLOTS = tuple(slot_name(LIMITED, slot) for slot in range(LIMIT))
+from evidence.chaos.worker import Orders
+from evidence.chaos.workers import WorkerCrew
 
 _ON_NODES = (
     *(Key.of("redlock:", key).stored for key in (*PLAIN, *FENCED)),
@@ -104,38 +99,46 @@ def run(
         binary: their server program; None is the embedded one.
     """
     with ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="celery-redlock-chaos-"))
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
         guarded = guard and not outside
-        return _Run(
-            seed, duration, outside, guarded, sentinel, find_binary(binary), directory, stack
-        ).go()
+        return _Run(seed, duration, outside, guarded, sentinel, find_binary(binary), stack).go()
 
 
+def make_directory(stack: ExitStack) -> Path:
+    """Make a directory that ends with a run."""
+    directory = Path(tempfile.mkdtemp(prefix="celery-redlock-chaos-"))
+    stack.callback(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def make_proxies(stack: ExitStack, cluster: LocalCluster) -> tuple[list[TcpProxy], list[list[str]]]:
+    """Make two proxies of all nodes; return them, and the URLs of the nodes by each."""
+    # The half of the processes that loses a node while the other one still has it.
+    targets = [(LOOPBACK, int(url.rpartition(":")[2][:-2])) for url in cluster.server_urls]
+    proxies = [TcpProxy(targets) for _ in range(2)]
+    for proxy in proxies:
+        stack.callback(proxy.close)
+    return proxies, [
+        [f"redis://{host}:{port}/0" for host, port in one.addresses] for one in proxies
+    ]
+
+
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        seed: int,
-        duration: float,
-        outside: bool,
-        guard: bool,
-        sentinel: bool,
-        server: str,
-        directory: Path,
-        stack: ExitStack,
-    ) -> None:
-        self._seed = seed
-        self._duration = duration
-        self._outside = outside
-        self._guard = guard
-        self._sentinel = sentinel
-        self._server = server
-        self._directory = directory
-        self._stack = stack
-        self._shim = build_shim(directory)
-        self._journal = Journal(directory / "nemesis.jsonl")
-        stack.callback(self._journal.close)
-        self._resources = {key: Resource(directory / key) for key in (*PLAIN, *FENCED, *SLOTS)}
+    _seed: int
+    _duration: float
+    _outside: bool
+    _guard: bool
+    _sentinel: bool
+    _server: str
+    _stack: ExitStack
+
+    def __post_init__(self) -> None:
+        self._directory = make_directory(self._stack)
+        self._shim = build_shim(self._directory)
+        self._journal = Journal(self._directory / "nemesis.jsonl")
+        self._stack.callback(self._journal.close)
+        keys = (*PLAIN, *FENCED, *SLOTS)
+        self._resources = {key: Resource(self._directory / key) for key in keys}
 
     def go(self) -> Outcome:
         for resource in self._resources.values():
@@ -191,15 +194,7 @@ class _Run:
         """Start nodes and workers; return what breaks them, when, and whether clocks can be set."""
         node_clocks = self._make_clocks("node", NODES)
         cluster = self._stack.enter_context(LocalCluster(NODES, binary=self._binary(node_clocks)))
-        proxies = []
-        for _ in range(2):
-            targets = [(LOOPBACK, int(url.rpartition(":")[2][:-2])) for url in cluster.server_urls]
-            proxies.append(TcpProxy(targets))
-            self._stack.callback(proxies[-1].close)
-        # The half of the workers that loses a node while the other one still has it.
-        halves = [
-            [f"redis://{host}:{port}/0" for host, port in proxy.addresses] for proxy in proxies
-        ]
+        proxies, halves = make_proxies(self._stack, cluster)
         nemesis = NodeNemesis(
             cluster=cluster,
             proxies=proxies,
@@ -242,7 +237,7 @@ class _Run:
             for n, clock in enumerate(clocks)
         ] or None
 
-    def _start_crew(self, halves: Sequence[list[str]]) -> Crew:
+    def _start_crew(self, halves: Sequence[list[str]]) -> WorkerCrew:
         # Tokens outlive lost counters by wall time; without the guard nothing bounds how soon
         # after the loss the next one is given, so clocks that differ would be a second fault.
         skewed = self._make_clocks("worker", WORKERS) if self._guard else []
@@ -254,22 +249,16 @@ class _Run:
                 seed=self._seed,
                 nodes=halves[slot % len(halves)],
                 directory=str(self._directory),
-                plain=list(PLAIN),
-                fenced=list(FENCED),
-                limited=LIMITED,
-                limit=LIMIT,
-                ttl=TTL,
-                max_ttl=MAX_TTL,
                 takeover=TAKEOVER if self._sentinel else 0.0,
-                drift_factor=DRIFT_FACTOR,
                 guard=self._guard,
             )
             for slot in range(WORKERS)
         ]
         environments = [clock.environment for clock in skewed] or [{}] * WORKERS
-        self._crew = Crew(orders, environments, self._journal, self._directory)
+        self._crew = WorkerCrew(orders, environments, self._journal, self._directory)
         self._stack.callback(self._crew.close)
-        self._crew.start()
+        for slot in self._crew.slots:
+            self._crew.replace(slot)
         self._await_grants(0.0)
         return self._crew
 

@@ -28,6 +28,13 @@ NUDGE_PAUSE = 2.5
 #: By how much workers' wall clocks are off; tokens stay in order while it is far below MAX_TTL.
 MOST_SKEW = 0.25
 
+#: What is locked: keys of resources without a fencing guard, and with one.
+PLAIN = ("plain-a", "plain-b")
+FENCED = ("fenced-a", "fenced-b")
+#: A key that so many may hold. Each slot has a guarded resource of its own.
+LIMITED, LIMIT = "limited", 2
+SLOTS = tuple(f"{LIMITED}#{slot}" for slot in range(LIMIT))
+
 #: Two nodes refuse, and miss what the other three grant. They come back, and at once one of the
 #: three forgets: together they would be a quorum that knows nothing, but for the restart guard.
 RELAY = "relay"

@@ -21,11 +21,9 @@ from pathlib import Path
 from celery_redlock.core import Lease, Limit, Redlock
 from celery_redlock.core.lease import holding_of
 from celery_redlock.errors import LeaseLost, LockContended, QuorumUnavailable
-from evidence.chaos.history import Journal, now
+from evidence.chaos.history import Journal, now, watch_for_stalls
 from evidence.chaos.resources import Record, Refused, Resource
-
-_TICK = 0.025
-_STALLED = 0.08
+from evidence.chaos.schedule import DRIFT_FACTOR, FENCED, LIMIT, LIMITED, MAX_TTL, PLAIN, SLOTS, TTL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +33,13 @@ class Orders:
 
     Attributes:
         name: `<slot>.<generation>`, its name in the history and in owner values.
-        limited: a key that so many (`limit`) may hold; each of its slots has a resource.
     """
 
     name: str
     seed: int
     nodes: list[str]
     directory: str
-    plain: list[str]
-    fenced: list[str]
-    limited: str
-    limit: int
-    ttl: float
-    max_ttl: float
     takeover: float
-    drift_factor: float
     guard: bool
 
     def encode(self) -> str:
@@ -65,16 +55,13 @@ class Worker:
         self._random = random.Random(orders.seed)
         directory = Path(orders.directory)
         self._journal = Journal(directory / f"worker-{orders.name}.jsonl", worker=orders.name)
-        slots = [slot_name(orders.limited, slot) for slot in range(orders.limit)]
-        self._resources = {
-            key: Resource(directory / key) for key in (*orders.plain, *orders.fenced, *slots)
-        }
+        self._resources = {key: Resource(directory / key) for key in (*PLAIN, *FENCED, *SLOTS)}
         self._client = Redlock(
             orders.nodes,
-            ttl=orders.ttl,
-            max_ttl=orders.max_ttl,
+            ttl=TTL,
+            max_ttl=MAX_TTL,
             takeover=orders.takeover,
-            drift_factor=orders.drift_factor,
+            drift_factor=DRIFT_FACTOR,
             guard=orders.guard,
         )
         self._stopping = threading.Event()
@@ -85,7 +72,9 @@ class Worker:
         """Work until stdin ends."""
         signal.signal(signal.SIGUSR1, self._on_freeze)
         threading.Thread(target=self._await_end, daemon=True).start()
-        threading.Thread(target=self._watch_for_stalls, daemon=True).start()
+        threading.Thread(
+            target=watch_for_stalls, args=(self._journal.note, threading.Event()), daemon=True
+        ).start()
         self._journal.note("started", pid=os.getpid())
         while not self._stopping.is_set():
             self._count += 1
@@ -98,7 +87,7 @@ class Worker:
         note("invoked", hold=hold, key=key)
         try:
             lease = self._client.acquire(
-                Limit(key, self._orders.limit) if key == self._orders.limited else key,
+                Limit(key, LIMIT) if key == LIMITED else key,
                 wait=self._random.choice((0.0, 0.3)),
                 label=self._orders.name,
             )
@@ -111,7 +100,7 @@ class Worker:
             self._rest()
             return
         if lease.slot is not None:
-            key = slot_name(key, lease.slot)
+            key = SLOTS[lease.slot]
         note(
             "granted",
             hold=hold,
@@ -123,7 +112,7 @@ class Worker:
             lease, on_lost=lambda lost: note("lost", hold=hold, why=lost.lost, until=_until(lost))
         )
         try:
-            if key in self._orders.plain:
+            if key in PLAIN:
                 self._change_plain(hold, lease, self._resources[key])
             else:
                 self._change_fenced(hold, lease, self._resources[key])
@@ -165,7 +154,7 @@ class Worker:
         elif rolled < 0.98:
             seconds = self._random.uniform(0.05, 0.3)
         else:
-            seconds = self._random.uniform(1.1, 2.2) * self._orders.ttl
+            seconds = self._random.uniform(1.1, 2.2) * TTL
         end = now() + seconds
         told = _until(lease)
         while (left := end - now()) > 0:
@@ -178,9 +167,7 @@ class Worker:
         time.sleep(self._random.uniform(0.01, 0.06))
 
     def _choose_key(self) -> str:
-        orders = self._orders
-        limited = [orders.limited] * orders.limit
-        return self._random.choice((*orders.plain, *orders.fenced, *limited))
+        return self._random.choice((*PLAIN, *FENCED, *[LIMITED] * LIMIT))
 
     def _stop_if_asked(self) -> None:
         if self._freeze:
@@ -193,21 +180,6 @@ class Worker:
     def _await_end(self) -> None:
         sys.stdin.buffer.read()
         self._stopping.set()
-
-    def _watch_for_stalls(self) -> None:
-        """Note when this process did not get to run, for whatever reason."""
-        last = now()
-        while True:
-            time.sleep(_TICK)
-            present = now()
-            if present - last > _STALLED:
-                self._journal.note("stalled", t=present, since=last)
-            last = present
-
-
-def slot_name(key: str, slot: int) -> str:
-    """Return the name of a slot in the history, and of its resource."""
-    return f"{key}#{slot}"
 
 
 def _until(lease: Lease) -> float:

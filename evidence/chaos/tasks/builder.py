@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from evidence.chaos import history as lock_layer
-from evidence.chaos.history import Event, History, Hold
+from evidence.chaos.history import STALLED, Event, History, Hold
 from evidence.chaos.tasks.history import (
     FOREVER,
     Body,
@@ -19,7 +19,6 @@ from evidence.chaos.tasks.history import (
     killed_at,
 )
 from evidence.chaos.tasks.kinds import KINDS
-from evidence.chaos.tasks.process_journal import STALLED
 
 #: After a fault is mended, clients may still leave the node out for a while.
 _AFTERMATH = 1.0

@@ -13,6 +13,7 @@ from evidence.chaos.checks import (
     check_order,
     check_tokens,
     find_overlaps,
+    planted_by_nemesis,
 )
 from evidence.chaos.history import Event, History
 from evidence.chaos.tasks import duplicates, leftovers, order, outcomes
@@ -87,7 +88,7 @@ def judge(history: TaskHistory) -> Verdict:
         woken=count_woken(history),
     )
     found = verdict.violations
-    found += check_processes(history)
+    found += planted_by_nemesis(history.events)
     found += check_locks(history.locks)
     found += check_tokens_of_bodies(history)
     found += check_outcomes(history)
@@ -132,14 +133,6 @@ def check_tokens_of_bodies(history: TaskHistory) -> Iterator[Violation]:
                 what=f"{body.name} of {body.key} has none",
                 lines=body.events,
             )
-
-
-def check_processes(history: TaskHistory) -> Iterator[Violation]:
-    """Yield what was found while the run was going on."""
-    for event in history.events:
-        if event["event"] == "violation":
-            what = event.get("what", "seen while running")
-            yield Violation(rule=event["rule"], what=what, lines=[event])
 
 
 def count_woken(history: TaskHistory) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from celery_redlock.testing import LocalCluster, TcpProxy
-from evidence.chaos.history import Journal, now
+from evidence.chaos.history import now
 from evidence.chaos.nemesis import NodeNemesis, Progress
 from evidence.chaos.schedule import Fault
-from evidence.chaos.tasks.processes import Crew
+from evidence.chaos.tasks.processes import TaskCrew
 
 _STARTS_WITHIN = 30.0
 
@@ -16,37 +13,8 @@ _STARTS_WITHIN = 30.0
 class TaskNemesis(NodeNemesis):
     """Breaks nodes, networks, workers and publishers, and mends everything in the end."""
 
-    _crew: Crew
-
-    def __init__(
-        self,
-        *,
-        cluster: LocalCluster,
-        proxies: Sequence[TcpProxy],
-        crew: Crew,
-        journal: Journal,
-    ) -> None:
-        super().__init__(
-            cluster=cluster,
-            proxies=proxies,
-            clocks=(),
-            crew=crew,
-            journal=journal,
-            keys=(),
-            limited=True,
-            guarded=True,
-        )
-
-    def _replace_the_dead(self) -> None:
-        for slot in (*self._crew.workers, *self._crew.publishers):
-            if slot not in self._busy_workers and not self._crew.alive(slot):
-                self._journal.note(
-                    "violation",
-                    rule="workers and publishers do not die by themselves",
-                    what=self._crew.name(slot),
-                    output=self._crew.output(slot)[-2000:],
-                )
-                self._crew.replace(slot)
+    breaks = "workers and publishers"
+    _crew: TaskCrew
 
     def _on_worker(self, fault: Fault) -> Progress:
         slot = fault.targets[0]

@@ -12,10 +12,7 @@ from typing import Any
 
 import redis
 
-from evidence.chaos.history import Journal, now
-
-_TICK = 0.025
-STALLED = 0.08
+from evidence.chaos.history import STALLED, TICK, Journal, now, watch_for_stalls
 
 
 class Notes:
@@ -39,7 +36,7 @@ class Notes:
 
     def watch_for_stalls(self) -> None:
         """Note from now on when this process did not get to run."""
-        self._start(self._watch)
+        self._start(partial(watch_for_stalls, self.note, self._over))
 
     def watch_for_late_replies(self, server: redis.Redis) -> None:
         """Note from now on, as a stall of this process, when a server was late with a reply."""
@@ -65,18 +62,10 @@ class Notes:
         self._watchers[-1].start()
 
     def _ask(self, server: redis.Redis) -> None:
-        while not self._over.wait(_TICK):
+        while not self._over.wait(TICK):
             asked = now()
             with contextlib.suppress(redis.RedisError):
                 server.ping()
             if (replied := now()) - asked > STALLED:
                 self.note("stalled", t=replied, since=asked)
         server.close()
-
-    def _watch(self) -> None:
-        last = now()
-        while not self._over.wait(_TICK):
-            present = now()
-            if present - last > STALLED:
-                self.note("stalled", t=present, since=last)
-            last = present

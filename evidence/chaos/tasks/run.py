@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -16,9 +14,9 @@ from typing import Any
 import redis
 from kombu import Connection
 
-from celery_redlock.testing import LocalCluster, TcpProxy
-from celery_redlock.testing.ports import LOOPBACK
+from celery_redlock.testing import LocalCluster
 from evidence.chaos.history import Journal, now, read_events
+from evidence.chaos.run import make_directory, make_proxies
 from evidence.chaos.schedule import NODES, TTL
 from evidence.chaos.tasks.builder import build_history
 from evidence.chaos.tasks.checks import Verdict, judge
@@ -26,7 +24,7 @@ from evidence.chaos.tasks.history import Left, TaskHistory
 from evidence.chaos.tasks.kinds import PUBLISH_GRACE, VISIBILITY_TIMEOUT, WINDOW
 from evidence.chaos.tasks.nemesis import TaskNemesis
 from evidence.chaos.tasks.process_journal import Notes
-from evidence.chaos.tasks.processes import Crew
+from evidence.chaos.tasks.processes import TaskCrew
 from evidence.chaos.tasks.schedule import POOLS, PUBLISHERS, plan_tasks
 
 _STARTS_WITHIN = 60.0
@@ -62,9 +60,7 @@ class TaskOutcome:
 def run_tasks(seed: int, duration: float) -> TaskOutcome:
     """Run for `duration` seconds of faults, drain the broker, and judge; leaves nothing behind."""
     with ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="celery-redlock-chaos-"))
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        return _Run(seed, duration, directory, stack).go()
+        return _Run(seed, duration, make_directory(stack), stack).go()
 
 
 class _Run:
@@ -88,19 +84,21 @@ class _Run:
         self._broker = redis.Redis.from_url(self._broker_url)
         self._backend = redis.Redis.from_url(self._backend_url)
         self._drained = threading.Event()
-        self._proxies = []
-        for _ in range(2):
-            urls = self._cluster.server_urls
-            targets = [(LOOPBACK, int(url.rpartition(":")[2][:-2])) for url in urls]
-            self._proxies.append(TcpProxy(targets))
-            stack.callback(self._proxies[-1].close)
-        self._crew = Crew(POOLS, PUBLISHERS, self._orders(), self._journal, directory)
+        self._proxies, halves = make_proxies(stack, self._cluster)
+        self._crew = TaskCrew(self._orders(halves), self._journal, directory)
         stack.callback(self._crew.close)
 
     def go(self) -> TaskOutcome:
         self._start()
         nemesis = TaskNemesis(
-            cluster=self._cluster, proxies=self._proxies, crew=self._crew, journal=self._journal
+            cluster=self._cluster,
+            proxies=self._proxies,
+            clocks=(),
+            crew=self._crew,
+            journal=self._journal,
+            keys=(),
+            limited=True,
+            guarded=True,
         )
         redelivery = threading.Thread(target=self._redeliver, daemon=True)
         redelivery.start()
@@ -129,19 +127,17 @@ class _Run:
             verdict=judge(history),
         )
 
-    def _orders(self) -> list[dict[str, Any]]:
+    def _orders(self, halves: list[list[str]]) -> list[dict[str, Any]]:
         return [
             {
                 "seed": self._seed,
                 "directory": str(self._directory),
                 "broker": self._broker_url,
                 "backend": self._backend_url,
-                # The half that loses a node while the other one still has it.
-                "nodes": [f"redis://{host}:{port}/0" for host, port in proxy.addresses],
+                "nodes": halves[slot % 2],
                 "prefetch": 1 if slot < len(POOLS) // 2 else 4,
             }
             for slot in range(len(POOLS) + PUBLISHERS)
-            for proxy in [self._proxies[slot % 2]]
         ]
 
     def _start(self) -> None:
