@@ -7,8 +7,10 @@ other settings are about. Every decision is that of the shipped tables.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from evidence.models.explorer import AnySetting
 
@@ -87,80 +89,76 @@ _TIED = Caller(tied=True)
 _NEWER = Caller(policy="replace")
 _OTHER = Caller(policy="replace", task="other")
 _RAN = frozenset({"begins", "stores its result", "lets go"})
-_NEXT = frozenset({"REQUEST_STOP", "OVERTAKE", "its worker is lost before it requeues it"})
+_NEXT = {"REQUEST_STOP", "OVERTAKE", "its worker is lost before it requeues it"}
 _AT_PUBLISH = ("until_executing", "until_executed", "until_and_while_executing", "until_expired")
 
 
-def _in(modes: tuple[str, ...], scene: str, **what: object) -> tuple[CallSetting, ...]:
-    return tuple(
-        CallSetting(name=f"calls-{mode}-{scene}", mode=mode, **what)  # type: ignore[arg-type]
-        for mode in modes
-    )
+def _setting(*, expects: Collection[str], **what: Any) -> CallSetting:
+    return CallSetting(expects=_RAN | frozenset(expects), **what)
 
 
-_EACH = _AT_PUBLISH
-_IN_BODY = ("until_executed", "until_expired")
+def _in(modes: Collection[str], scene: str, **what: Any) -> list[CallSetting]:
+    return [_setting(name=f"calls-{mode}-{scene}", mode=mode, **what) for mode in modes]
+
+
+_in_each = partial(_in, _AT_PUBLISH)
+_in_workers = partial(_in, ("while_executing",))
+#: Ticks, whose workers are lost and whose messages are delivered again then.
+_ticks = partial(_setting, mode="while_executing", losses=1, acks_late=True)
 
 CALLS = (
-    *_in(
-        _EACH,
+    *_in_each(
         "plain",
         callers=(Caller(), Caller(), _TIED),
         revokes=1,
         losses=1,
         twice=1,
-        expects=_RAN | {"dropped", "sent as a duplicate", "SKIP", "revoked", "is lost", "IGNORE"},
+        expects={"dropped", "sent as a duplicate", "SKIP", "revoked", "is lost", "IGNORE"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "tied",
         callers=(Caller(), _TIED, _TIED),
         revokes=1,
         expires=1,
         twice=1,
-        expects=_RAN | {"sent as a duplicate", "SKIP", "revoked", "expires"},
+        expects={"sent as a duplicate", "SKIP", "revoked", "expires"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "refused",
         callers=(Caller(), Caller(policy="raise", tied=True), Caller(policy="raise")),
         revokes=1,
         twice=1,
-        expects=_RAN | {"FAIL_AS_DUPLICATE", "refused"},
+        expects={"FAIL_AS_DUPLICATE", "refused"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "newest",
         callers=(_NEWER, _NEWER, _NEWER),
         expires=1,
         twice=1,
-        expects=_RAN | {"takes the lock over", "END_AS_REPLACED"},
+        expects={"takes the lock over", "END_AS_REPLACED"},
     ),
     *_in(
-        _IN_BODY,
+        ("until_executed", "until_expired"),
         "mixed",
         callers=(Caller(), _TIED, _NEWER),
         revokes=1,
         twice=1,
-        expects=_RAN | {"takes the lock over", "sent as a duplicate", "SKIP"},
+        expects={"takes the lock over", "sent as a duplicate", "SKIP"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "shared",
         callers=(Caller(), Caller(), _OTHER),
         losses=1,
-        expects=_RAN | {"dropped", "sent without the lock", "WAIT"},
+        expects={"dropped", "sent without the lock", "WAIT"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "chain",
         callers=(Caller(tied=True), Caller(tied=True, by=0), Caller()),
         losses=1,
         twice=1,
-        expects=_RAN | {"dropped"},
+        expects={"dropped"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "retry",
         callers=(
             Caller(ends=("retry",)),
@@ -171,20 +169,18 @@ CALLS = (
         twice=1,
         acks_late=True,
         losses=1,
-        expects=_RAN | {"is sent to continue"},
+        expects={"is sent to continue"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "outage",
         callers=(Caller(), _TIED),
         outages=2,
         twice=1,
         losses=1,
         acks_late=True,
-        expects=_RAN | {"sent without the lock", "no node replies"},
+        expects={"sent without the lock", "no node replies"},
     ),
-    *_in(
-        _EACH,
+    *_in_each(
         "endings",
         callers=(
             Caller(ends=("ignore", "reject", "back", "failure", "killed")),
@@ -192,41 +188,37 @@ CALLS = (
         ),
         acks_late=True,
         twice=1,
-        expects=_RAN | {"ends: ignore", "ends: reject", "ends: back", "ends: killed"},
+        expects={"ends: ignore", "ends: reject", "ends: back", "ends: killed"},
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "requeue",
         callers=(Caller(), Caller(), Caller(tied=True)),
         losses=1,
         acks_late=True,
         outages=1,
-        expects=_RAN | {"no node replies"},
+        expects={"no node replies"},
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "skip",
         callers=(Caller(tied=True), Caller(tied=True, by=0), Caller()),
         at_run="skip",
         losses=1,
-        expects=_RAN | {"SKIP"},
+        expects={"SKIP"},
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "raise",
         callers=(Caller(ends=("retry",)), Caller(retries=0), Caller(tied=True)),
         at_run="raise",
         unavailable="raise",
         outages=1,
-        expects=_RAN | {"FAIL", "is sent to continue"},
+        expects={"FAIL", "is sent to continue"},
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "unlocked",
         callers=(Caller(), Caller()),
         unavailable="run_unlocked",
         outages=1,
-        expects=_RAN | {"RUN_UNLOCKED"},
+        expects={"RUN_UNLOCKED"},
     ),
     *_in(
         ("until_and_while_executing",),
@@ -234,18 +226,16 @@ CALLS = (
         callers=(Caller(), Caller(), Caller(tied=True)),
         at_run="skip",
         twice=1,
-        expects=_RAN | {"SKIP"},
+        expects={"SKIP"},
     ),
     *(
-        CallSetting(
+        _ticks(
             name=f"ticks-{mode}-{at_run}",
             mode=mode,
             callers=(Caller(tick=1), Caller(tick=1), Caller(tick=2)),
             at_run=at_run,
-            losses=1,
             twice=1,
-            acks_late=True,
-            expects=_RAN | {"IGNORE"},
+            expects={"IGNORE"},
         )
         for mode, at_run in (
             ("while_executing", "requeue"),
@@ -255,69 +245,56 @@ CALLS = (
             ("until_executing", "requeue"),
         )
     ),
-    CallSetting(
+    _ticks(
         name="ticks-stop-order",
-        mode="while_executing",
         callers=(Caller(tick=1), Caller(tick=2), Caller(tick=3)),
         at_run="stop",
-        losses=1,
-        acks_late=True,
-        expects=_RAN | {"REQUEST_STOP", "OVERTAKE", "END_AS_REPLACED"},
+        expects={"REQUEST_STOP", "OVERTAKE", "END_AS_REPLACED"},
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "stop",
         callers=(Caller(), Caller(), Caller(tied=True)),
         at_run="stop",
         losses=1,
         acks_late=True,
-        expects=_RAN | {"REQUEST_STOP", "OVERTAKE", "END_AS_REPLACED", "stops"},
+        expects={"REQUEST_STOP", "OVERTAKE", "END_AS_REPLACED", "stops"},
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "function",
         callers=(Caller(), Caller()),
         at_run="function",
         losses=1,
         acks_late=True,
-        expects=_RAN | _NEXT | {"WAIT"},
+        expects=_NEXT | {"WAIT"},
         whole=True,
     ),
-    CallSetting(
+    _ticks(
         name="ticks-stop-lost",
-        mode="while_executing",
         callers=(Caller(tick=1), Caller(tick=2), Caller(tick=2)),
         at_run="stop",
-        losses=1,
-        acks_late=True,
-        expects=_RAN | _NEXT | {"REQUEUE_COPY"},
+        expects=_NEXT | {"REQUEUE_COPY"},
         whole=True,
     ),
-    CallSetting(
+    _ticks(
         name="ticks-function",
-        mode="while_executing",
         callers=(Caller(tick=1), Caller(tick=2)),
         at_run="function",
-        losses=1,
-        acks_late=True,
-        expects=_RAN | _NEXT | {"WAIT"},
+        expects=_NEXT | {"WAIT"},
         whole=True,
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "stop-retry",
         callers=(Caller(ends=("retry",)), Caller(retries=0), Caller()),
         at_run="stop",
         outages=1,
-        expects=_RAN | {"REQUEST_STOP", "END_AS_REPLACED", "is sent to continue"},
+        expects={"REQUEST_STOP", "END_AS_REPLACED", "is sent to continue"},
     ),
-    *_in(
-        ("while_executing",),
+    *_in_workers(
         "stop-shared",
         callers=(Caller(), Caller(task="other"), Caller()),
         at_run="stop",
         losses=1,
-        expects=_RAN | {"REQUEST_STOP", "WAIT"},
+        expects={"REQUEST_STOP", "WAIT"},
     ),
     *_in(
         ("until_and_while_executing",),
@@ -327,58 +304,50 @@ CALLS = (
         losses=1,
         twice=1,
         acks_late=True,
-        expects=_RAN | {"REQUEST_STOP", "takes the lock over", "stops"},
+        expects={"REQUEST_STOP", "takes the lock over", "stops"},
     ),
-    CallSetting(
+    _ticks(
         name="ticks-stop-shared",
-        mode="while_executing",
         callers=(Caller(tick=1), Caller(tick=2, task="other"), Caller(tick=3)),
         at_run="stop",
-        losses=1,
-        acks_late=True,
-        expects=_RAN | {"REQUEST_STOP", "WAIT"},
+        expects={"REQUEST_STOP", "WAIT"},
     ),
-    CallSetting(
+    _ticks(
         name="ticks-deadline",
-        mode="while_executing",
         callers=(Caller(tick=1), Caller(tick=1), Caller(tick=2)),
         at_run="skip",
         deadlines=1,
         twice=1,
-        losses=1,
-        acks_late=True,
-        expects=_RAN | {"SKIP_AS_MISSED"},
+        expects={"SKIP_AS_MISSED"},
     ),
-    CallSetting(
+    _ticks(
         name="ticks-deadline-publish",
         mode="until_executed",
         callers=(Caller(tick=1), Caller(tick=2)),
         deadlines=1,
         twice=1,
-        expects=_RAN | {"SKIP_AS_MISSED"},
+        losses=0,
+        acks_late=False,
+        expects={"SKIP_AS_MISSED"},
     ),
-    CallSetting(
+    _ticks(
         name="ticks-leaders",
-        mode="while_executing",
         callers=(
             Caller(tick=1, old_leader=True),
             Caller(tick=2, old_leader=True),
             Caller(tick=2),
         ),
         twice=1,
-        losses=1,
-        acks_late=True,
-        expects=_RAN | {"DROP_AS_SUPERSEDED", "a newer leader takes over"},
+        expects={"DROP_AS_SUPERSEDED", "a newer leader takes over"},
     ),
-    CallSetting(
+    _ticks(
         name="ticks-abandoned",
-        mode="while_executing",
         callers=(
             Caller(tick=1, ends=("ignore", "reject", "back", "killed")),
             Caller(tick=1, ends=("ignore", "reject", "back", "killed")),
         ),
         twice=1,
-        acks_late=True,
-        expects=_RAN | {"ends: ignore", "RETAKE"},
+        losses=0,
+        expects={"ends: ignore", "RETAKE"},
     ),
 )

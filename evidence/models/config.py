@@ -4,8 +4,9 @@ What one exploration is about: who contends, and what may go wrong meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from evidence.models.explorer import AnySetting
 
@@ -105,3 +106,10 @@ class Setting(AnySetting):
     clears: bool = False
     wakes: bool = False
     period: int = 0
+
+
+def explored(
+    name: str, *contenders: Contender, expects: Collection[str] = (), **what: Any
+) -> Setting:
+    """Return a setting."""
+    return Setting(name=name, contenders=contenders, expects=frozenset(expects), **what)

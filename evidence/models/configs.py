@@ -19,7 +19,7 @@ from celery_redlock.protocol.keys import Key
 from evidence.models.bodies import BODIES
 from evidence.models.bursts import BURSTS
 from evidence.models.calls import CALLS
-from evidence.models.config import Contender, Setting
+from evidence.models.config import Contender, explored
 from evidence.models.explorer import AnySetting
 from evidence.models.identifying import IDENTITIES
 from evidence.models.leaders import LEADERS
@@ -33,127 +33,109 @@ from evidence.models.waiters import WAITERS
 _SHARING = ("k1", "k655")
 
 _ONE = Contender(candidate=1)
-_STAYS = Contender(releases=False, gives_up=False)
-_FIRST = Contender(releases=False, gives_up=False, starts_by=0)
+#: Those that wait until the answers decide.
+_PATIENT = Contender(gives_up=False)
+_SURE = Contender(candidate=1, gives_up=False)
+_STAYS = replace(_PATIENT, releases=False)
+_FIRST = replace(_STAYS, starts_by=0)
+_EXTENDS = replace(_FIRST, extends=1)
 
-_SECOND_ROUND = frozenset({"second round", "granted (raises)", "raise: NotHeld", "split (raises)"})
-_RESTART = frozenset({"acquire: Quarantined", "late (asks)"})
-_EXTENDED = frozenset({"extension: kept", "extension: lost", "extend: NotHeld"})
+
+def _of(contender: Contender, *keys: str | Key) -> Contender:
+    return replace(contender, keys=keys)
+
+
+_TWO_ROUNDS = {"second round", "granted (raises)"}
+_SECOND_ROUND = _TWO_ROUNDS | {"raise: NotHeld", "split (raises)"}
+_RESTART = {"acquire: Quarantined", "late (asks)"}
+_EXTENDED = {"extension: kept", "extension: lost", "extend: NotHeld"}
+_HEALED = {"says heal", "heal: Acknowledged"}
+_CONTENDED, _SPLIT = {"contended (asks)"}, {"contended (asks)", "split (asks)"}
+_GOT_LATER = {"contended (asks)", "granted (asks)"}
+
+_fence = partial(explored, expects=_SECOND_ROUND)
 
 FENCING = (
-    Setting(name="fence-equal", contenders=(_ONE, _ONE), expects=_SECOND_ROUND, whole=True),
-    Setting(
-        name="fence-apart",
-        contenders=(_ONE, Contender(candidate=3)),
-        expects=_SECOND_ROUND,
-    ),
-    Setting(
-        name="fence-poison",
-        contenders=(Contender(candidate=2**53 - 1, gives_up=False), _ONE),
-        expiries=3,
-        expects=_SECOND_ROUND,
-    ),
-    Setting(
-        name="fence-extend",
-        contenders=(Contender(candidate=1, extends=1), Contender(candidate=1, gives_up=False)),
+    _fence("fence-equal", _ONE, _ONE, whole=True),
+    _fence("fence-apart", _ONE, Contender(candidate=3)),
+    _fence("fence-poison", replace(_PATIENT, candidate=2**53 - 1), _ONE, expiries=3),
+    _fence(
+        "fence-extend",
+        replace(_ONE, extends=1),
+        _SURE,
         expiries=4,
-        expects=_SECOND_ROUND | _EXTENDED | {"says heal", "heal: Acknowledged", "heal: NotHeld"},
+        expects=_SECOND_ROUND | _EXTENDED | _HEALED | {"heal: NotHeld"},
     ),
-    Setting(
-        name="fence-again",
-        contenders=(_ONE, Contender(candidate=1, after=0, gives_up=False), _ONE),
+    _fence("fence-again", _ONE, replace(_SURE, after=0), _ONE, expiries=2),
+    explored(
+        "fence-three", _ONE, _SURE, Contender(candidate=2), expiries=3, expects={"second round"}
+    ),
+    _fence("fence-keys", _of(_ONE, "a", "b"), _of(_SURE, "b", "a"), expiries=4),
+    explored(
+        "fence-overlap",
+        _of(_SURE, "a", "b"),
+        _of(_SURE, "a"),
+        _of(replace(_SURE, candidate=2), "b"),
         expiries=2,
-        expects=_SECOND_ROUND,
+        expects={"second round"},
     ),
-    Setting(
-        name="fence-three",
-        contenders=(_ONE, Contender(candidate=1, gives_up=False), Contender(candidate=2)),
-        expiries=3,
-        expects=frozenset({"second round"}),
-    ),
-    Setting(
-        name="fence-keys",
-        contenders=(
-            Contender(candidate=1, keys=("a", "b")),
-            Contender(candidate=1, keys=("b", "a"), gives_up=False),
-        ),
-        expiries=4,
-        expects=_SECOND_ROUND,
-    ),
-    Setting(
-        name="fence-overlap",
-        contenders=(
-            Contender(candidate=1, keys=("a", "b"), gives_up=False),
-            Contender(candidate=1, keys=("a",), gives_up=False),
-            Contender(candidate=2, keys=("b",), gives_up=False),
-        ),
-        expiries=2,
-        expects=frozenset({"second round"}),
-    ),
-    Setting(
-        name="fence-uneven",
-        contenders=(
-            Contender(candidate=1, keys=("b", "a"), gives_up=False),
-            Contender(candidate=1, keys=("a",), gives_up=False),
-        ),
+    explored(
+        "fence-uneven",
+        _of(_SURE, "b", "a"),
+        _of(_SURE, "a"),
         fences=(("b", 1),),
         expiries=4,
-        expects=frozenset({"second round", "granted (raises)"}),
+        expects=_TWO_ROUNDS,
     ),
-    Setting(
-        name="fence-bucket",
-        contenders=(
-            Contender(candidate=1, keys=_SHARING, gives_up=False),
-            Contender(candidate=1, keys=(_SHARING[1],), gives_up=False),
-        ),
+    explored(
+        "fence-bucket",
+        _of(_SURE, *_SHARING),
+        _of(_SURE, _SHARING[1]),
         expiries=4,
-        expects=frozenset({"second round", "granted (raises)"}),
+        expects=_TWO_ROUNDS,
     ),
 )
 
-#: Time passes; where nothing else is set, the second contender finds the first one's lock.
-_timed = partial(Setting, contenders=(_FIRST, _STAYS), timed=True)
+#: Time passes; or also, a node crashes that somebody asks at once when it is back.
+_timed = partial(explored, timed=True)
+_noticed = partial(_timed, ttl=3, max_ttl=3, crashes=1, crash_kinds=("noticed",))
+
+#: The second contender finds the lock of the first; or they share one of their keys.
+_FOUND = (_FIRST, _STAYS)
+_CROSSING = (_of(_PATIENT, "a", "b"), _of(_PATIENT, "b", "c"))
 
 EXCLUSION = (
+    _timed("trust-stay", *_FOUND, ttl=3, horizon=2, leaps=1, expects=_CONTENDED | {"late (asks)"}),
+    _timed("trust-long", *_FOUND, horizon=6, leaps=2, expects=_CONTENDED),
     _timed(
-        name="trust-stay",
-        ttl=3,
-        horizon=2,
-        leaps=1,
-        expects=frozenset({"late (asks)", "contended (asks)"}),
-    ),
-    _timed(
-        name="trust-long",
-        horizon=6,
-        leaps=2,
-        expects=frozenset({"contended (asks)"}),
-    ),
-    _timed(
-        name="trust-drift",
-        ttl=4,
+        "trust-drift",
+        *_FOUND,
         drift_factor=0.25,  # with the 2 ms for precision, 3 ms of 4 are not trusted
         horizon=2,
         leaps=1,
         leap=4,
-        expects=frozenset({"late (asks)"}),
+        expects={"late (asks)"},
     ),
     _timed(
-        name="trust-second",
-        contenders=(_FIRST, Contender(starts_by=0)),
+        "trust-second",
+        _FIRST,
+        Contender(starts_by=0),
         ttl=3,
         horizon=1,
-        expects=frozenset({"late (raises)", "granted (raises)"}),
+        expects={"late (raises)", "granted (raises)"},
     ),
     _timed(
-        name="trust-release",
-        contenders=(Contender(), Contender(gives_up=False)),
+        "trust-release",
+        Contender(),
+        _PATIENT,
         ttl=3,
         horizon=2,
         leaps=1,
-        expects=frozenset({"late (asks)", "contended (asks)"}),
+        expects=_CONTENDED | {"late (asks)"},
     ),
     _timed(
-        name="trust-restart",
+        "trust-restart",
+        *_FOUND,
         ttl=3,
         horizon=1,
         max_ttl=3,
@@ -161,261 +143,151 @@ EXCLUSION = (
         crash_kinds=("empty", "stale", "flush"),
         expects=_RESTART | {"crash: empty", "crash: stale", "crash: flush"},
     ),
+    _noticed("trust-quarantine", *_FOUND, horizon=1, leaps=1, leap=2, expects=_RESTART),
+    _noticed("trust-crashes", *_FOUND, horizon=4, crashes=2, leap=2, expects=_RESTART),
     _timed(
-        name="trust-quarantine",
-        leap=2,
-        ttl=3,
-        horizon=1,
-        max_ttl=3,
-        crashes=1,
-        crash_kinds=("noticed",),
-        leaps=1,
-        expects=_RESTART,
-    ),
-    _timed(
-        name="trust-crashes",
-        leap=2,
-        ttl=3,
-        horizon=4,
-        max_ttl=3,
-        crashes=2,
-        crash_kinds=("noticed",),
-        expects=_RESTART,
-    ),
-    _timed(
-        name="trust-extend",
-        contenders=(replace(_FIRST, extends=1), _STAYS),
-        ttl=4,
+        "trust-extend",
+        _EXTENDS,
+        _STAYS,
         horizon=2,
         leaps=1,
-        expects=frozenset({"extension: kept", "extension: lost"}),
+        expects={"extension: kept", "extension: lost"},
     ),
     _timed(
-        name="trust-shorter",
-        contenders=(replace(_FIRST, extends=1, extends_to=1), _STAYS),
+        "trust-shorter",
+        replace(_EXTENDS, extends_to=1),
+        _STAYS,
         ttl=5,
         horizon=2,
-        expects=frozenset({"extension: kept"}),
+        expects={"extension: kept"},
     ),
+    _timed("trust-heal", _EXTENDS, _STAYS, horizon=2, losses=1, leaps=1, expects={"says heal"}),
     _timed(
-        name="trust-heal",
-        contenders=(replace(_FIRST, extends=1), _STAYS),
-        ttl=4,
+        "trust-missing",
+        _EXTENDS,
+        replace(_STAYS, starts_from=2),
         horizon=2,
         losses=1,
         leaps=1,
-        expects=frozenset({"says heal"}),
+        expects={"says heal"},
     ),
-    _timed(
-        name="trust-missing",
-        contenders=(replace(_FIRST, extends=1), replace(_STAYS, starts_from=2)),
-        ttl=4,
-        horizon=2,
-        losses=1,
-        leaps=1,
-        expects=frozenset({"says heal"}),
-    ),
-    _timed(
-        name="trust-heal-quarantined",
-        contenders=(replace(_FIRST, extends=1), _STAYS),
-        leap=2,
+    _noticed(
+        "trust-heal-quarantined",
+        _EXTENDS,
+        _STAYS,
         ttl=4,
         horizon=2,
         max_ttl=4,
-        crashes=1,
-        crash_kinds=("noticed",),
-        expects=frozenset({"says heal", "acquire: Quarantined"}),
+        leap=2,
+        expects={"says heal", "acquire: Quarantined"},
     ),
+    _timed("trust-keys", *_CROSSING, horizon=2, expects=_CONTENDED),
     _timed(
-        name="trust-keys",
-        contenders=(
-            Contender(keys=("a", "b"), gives_up=False),
-            Contender(keys=("b", "c"), gives_up=False),
-        ),
-        horizon=2,
-        expects=frozenset({"contended (asks)"}),
-    ),
-    _timed(
-        name="trust-three",
-        contenders=(Contender(starts_by=0), Contender(gives_up=False), _STAYS),
+        "trust-three",
+        Contender(starts_by=0),
+        _PATIENT,
+        _STAYS,
         ttl=3,
-        horizon=0,
-        expects=frozenset({"split (asks)", "release: NotHeld"}),
+        expects={"split (asks)", "release: NotHeld"},
     ),
     _timed(
-        name="trust-again",
-        contenders=(Contender(starts_by=0), Contender(after=0, gives_up=False), _STAYS),
+        "trust-again",
+        Contender(starts_by=0),
+        replace(_PATIENT, after=0),
+        _STAYS,
         ttl=3,
-        horizon=0,
-        expects=frozenset({"release: NotHeld"}),
+        expects={"release: NotHeld"},
     ),
     _timed(
-        name="order-lost-counters",
+        "order-lost-counters",
+        *_FOUND,
         ttl=3,
         horizon=1,
         crashes=2,
         crash_kinds=("counters",),
         leaps=1,
-        expects=frozenset({"crash: counters"}),
+        expects={"crash: counters"},
     ),
 )
+
+_split = partial(explored, split=True, expects=_SPLIT)
 
 SPLIT = (
-    Setting(
-        name="split-two",
-        contenders=(_ONE, _ONE),
-        split=True,
-        whole=True,
-        expects=frozenset({"split (asks)", "contended (asks)", "unavailable (asks)"}),
-    ),
-    Setting(
-        name="split-three",
-        contenders=(Contender(gives_up=False),) * 3,
-        expiries=1,
-        split=True,
-        expects=frozenset({"split (asks)", "contended (asks)"}),
-    ),
-    Setting(
-        name="split-keys",
-        contenders=(
-            Contender(keys=("a", "b"), gives_up=False),
-            Contender(keys=("b", "c"), gives_up=False),
-            Contender(keys=("c", "a"), gives_up=False),
-        ),
-        expiries=0,
-        split=True,
-        expects=frozenset({"split (asks)", "contended (asks)"}),
-    ),
+    _split("split-two", _ONE, _ONE, whole=True, expects=_SPLIT | {"unavailable (asks)"}),
+    _split("split-three", _PATIENT, _PATIENT, _PATIENT, expiries=1),
+    _split("split-keys", *_CROSSING, _of(_PATIENT, "c", "a"), expiries=0),
 )
 
-_WAITS = Contender(waits=True, gives_up=False)
-_FAIR = Contender(waits=True, fair=True, gives_up=False)
+_WAITS = replace(_PATIENT, waits=True)
+_FAIR = replace(_WAITS, fair=True)
+
+_waits = partial(explored, expiries=0)
+_IN_ORDER = _GOT_LATER | {"refused to go first"}
 
 WAITING = (
-    Setting(
-        name="waits-one",
-        contenders=(Contender(gives_up=False), _WAITS),
-        expiries=0,
-        wakes=True,
-        whole=True,
-        expects=frozenset({"contended (asks)", "granted (asks)"}),
-    ),
-    Setting(
-        name="waits-forgotten",
-        contenders=(Contender(gives_up=False), _WAITS),
-        expiries=0,
+    _waits("waits-one", _PATIENT, _WAITS, wakes=True, whole=True, expects=_GOT_LATER),
+    _waits(
+        "waits-forgotten",
+        _PATIENT,
+        _WAITS,
         crashes=1,
         crash_kinds=("queues",),
         wakes=True,
         whole=True,
-        expects=frozenset({"contended (asks)", "crash: queues"}),
+        expects=_CONTENDED | {"crash: queues"},
     ),
-    Setting(
-        name="waits-two",
-        contenders=(Contender(gives_up=False), _WAITS, _WAITS),
-        expiries=0,
-        wakes=True,
-        expects=frozenset({"contended (asks)", "split (asks)"}),
-    ),
-    Setting(
-        name="waits-in-order",
-        contenders=(Contender(gives_up=False), _FAIR, _FAIR),
-        expiries=0,
-        expects=frozenset({"contended (asks)", "granted (asks)", "refused to go first"}),
-    ),
-    Setting(
-        name="waits-in-order-expired",
-        contenders=(_STAYS, _FAIR, _FAIR),
-        expiries=3,
-        expects=frozenset({"contended (asks)", "granted (asks)", "refused to go first"}),
-    ),
+    _waits("waits-two", _PATIENT, _WAITS, _WAITS, wakes=True, expects=_SPLIT),
+    _waits("waits-in-order", _PATIENT, _FAIR, _FAIR, expects=_IN_ORDER),
+    _waits("waits-in-order-expired", _STAYS, _FAIR, _FAIR, expiries=3, expects=_IN_ORDER),
 )
 
 #: Two may have this key at once; one may have the other in 3 ms, which says 2 where clocks gain 1.
-_PAIR = (Key.of("", "k", 2),)
-_RATE = (Key.of("", "k", 1, 3),)
+_PAIR = Key.of("", "k", 2)
+_RATE = Key.of("", "k", 1, 3)
 
 #: They want the same slot first, as their owner values are drawn alike.
-_SHARES = Contender(keys=_PAIR, gives_up=False)
+_SHARES = _of(_PATIENT, _PAIR)
 _KEEPS = replace(_SHARES, releases=False)
-_SPENDS = Contender(keys=_RATE, gives_up=False, starts_by=0)
-_WANTS = Contender(keys=_RATE, gives_up=False, releases=False, behind=0)
+_KEEPS_NEXT = replace(_KEEPS, behind=0)
+_SPENDS = replace(_of(_PATIENT, _RATE), starts_by=0)
+_WANTS = replace(_of(_STAYS, _RATE), behind=0)
+_AT_ONCE = (replace(_SPENDS, releases=False), replace(_WANTS, starts_from=2))
 
 _MOVES = _SECOND_ROUND | {"raise: Acknowledged"}
+_limit = partial(explored, whole=True, expects=_MOVES)
+_rate = partial(_timed, whole=True, horizon=4)
 
 LIMITS = (
-    Setting(
-        name="limit-two",
-        contenders=(_SHARES, _SHARES),
-        expiries=1,
-        whole=True,
-        expects=_MOVES,
-    ),
-    Setting(
-        name="limit-order",
-        contenders=(_KEEPS, _KEEPS),
+    _limit("limit-two", _SHARES, _SHARES, expiries=1),
+    _limit("limit-order", _KEEPS, _KEEPS, expiries=2),
+    _limit("limit-three", _KEEPS, _KEEPS_NEXT, _KEEPS_NEXT, expiries=1, expects=_MOVES | _SPLIT),
+    _limit(
+        "limit-extend",
+        replace(_SHARES, extends=1),
+        _KEEPS_NEXT,
         expiries=2,
-        whole=True,
-        expects=_MOVES,
+        expects=_MOVES | _EXTENDED | _HEALED,
     ),
-    Setting(
-        name="limit-three",
-        contenders=(_KEEPS, replace(_KEEPS, behind=0), replace(_KEEPS, behind=0)),
-        expiries=1,
-        whole=True,
-        expects=_MOVES | {"contended (asks)", "split (asks)"},
-    ),
-    Setting(
-        name="limit-extend",
-        contenders=(replace(_SHARES, extends=1), replace(_KEEPS, behind=0)),
-        expiries=2,
-        whole=True,
-        expects=_MOVES | _EXTENDED | {"says heal", "heal: Acknowledged"},
-    ),
-    _timed(
-        name="limit-restart",
-        contenders=(
-            replace(_KEEPS, starts_by=0),
-            replace(_KEEPS, behind=0),
-            replace(_KEEPS, behind=1),
-        ),
-        ttl=3,
+    _noticed(
+        "limit-restart",
+        replace(_KEEPS, starts_by=0),
+        _KEEPS_NEXT,
+        replace(_KEEPS, behind=1),
         horizon=1,
-        max_ttl=3,
-        crashes=1,
-        crash_kinds=("noticed",),
         whole=True,
-        expects=_MOVES | {"raise: Quarantined", "late (raises)", "contended (asks)"},
+        expects=_MOVES | _CONTENDED | {"raise: Quarantined", "late (raises)"},
     ),
-    _timed(
-        name="rate-release",
-        contenders=(_SPENDS, _WANTS),
-        horizon=4,
-        period=3,
-        whole=True,
-        expects=frozenset({"contended (asks)", "granted (asks)", "release: Acknowledged"}),
+    _rate(
+        "rate-release", _SPENDS, _WANTS, period=3, expects=_GOT_LATER | {"release: Acknowledged"}
     ),
-    _timed(
-        name="rate-drift",
-        contenders=(replace(_SPENDS, releases=False), replace(_WANTS, starts_from=2)),
+    _rate("rate-drift", *_AT_ONCE, period=2, leaps=1, leap=1, expects=_GOT_LATER),
+    _noticed(
+        "rate-restart",
+        *_AT_ONCE,
         horizon=4,
         period=2,
-        leaps=1,
-        leap=1,
         whole=True,
-        expects=frozenset({"contended (asks)", "granted (asks)"}),
-    ),
-    _timed(
-        name="rate-restart",
-        contenders=(replace(_SPENDS, releases=False), replace(_WANTS, starts_from=2)),
-        ttl=3,
-        horizon=4,
-        period=2,
-        max_ttl=3,
-        crashes=1,
-        crash_kinds=("noticed",),
-        whole=True,
-        expects=_RESTART - {"late (asks)"} | {"contended (asks)", "split (asks)"},
+        expects=_SPLIT | {"acquire: Quarantined"},
     ),
 )
 

@@ -8,9 +8,19 @@ Nothing is assumed about how long anything takes. What a leader knows comes from
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from evidence.models.explorer import AnySetting
+
+_ENDS = frozenset(
+    {
+        *("claim: claimed", "claim: nodes differ", "write: written"),
+        *("message: ran", "message: late", "a tick is sent by two"),
+    }
+)
+_STALE = _ENDS | {"claim: stale", "write: stale"}
+_SILENT = _STALE | {"claim: unavailable", "write: unavailable"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,83 +50,37 @@ class LeaderSetting(AnySetting):
     recorded: bool = True
     gives_up: int = 0
     forgets: int = 0
-    whole: bool = False
     nodes: int = 3
+    expects: frozenset[str] = _ENDS
 
 
-_ENDS = frozenset(
-    {
-        "claim: claimed",
-        "claim: nodes differ",
-        "write: written",
-        "message: ran",
-        "message: late",
-        "a tick is sent by two",
-    }
-)
-_STALE = frozenset({"claim: stale", "write: stale"})
-_SILENT = frozenset({"claim: unavailable", "write: unavailable"})
+_asked = partial(LeaderSetting, arrives=False)
 
 LEADERS = (
-    LeaderSetting(name="leaders-two", expects=_ENDS | _STALE | {"message: copy"}, whole=True),
-    LeaderSetting(
-        name="leaders-silent",
-        gives_up=1,
-        arrives=False,
-        expects=_ENDS | _STALE | _SILENT,
-        whole=True,
-    ),
+    LeaderSetting(name="leaders-two", expects=_STALE | {"message: copy"}),
+    _asked(name="leaders-silent", gives_up=1, expects=_SILENT),
     LeaderSetting(
         name="leaders-anew",
         ticks=1,
         recorded=False,
         gives_up=1,
-        expects=_ENDS | _STALE | _SILENT | {"message: copy"},
-        whole=True,
+        expects=_SILENT | {"message: copy"},
     ),
-    LeaderSetting(
-        name="leaders-begin",
-        recorded=False,
-        arrives=False,
-        expects=_ENDS | _STALE,
-        whole=True,
-    ),
-    LeaderSetting(
-        name="leaders-three",
-        leaders=3,
-        ticks=1,
-        arrives=False,
-        expects=_ENDS | _STALE,
-        whole=True,
-    ),
-    LeaderSetting(
-        name="leaders-chain",
-        leaders=3,
-        at_once=True,
-        arrives=False,
-        expects=_ENDS,
-        whole=True,
-    ),
-    LeaderSetting(
-        name="leaders-long-chain",
-        leaders=3,
-        ticks=3,
-        at_once=True,
-        arrives=False,
-        expects=_ENDS,
-    ),
-    LeaderSetting(
+    _asked(name="leaders-begin", recorded=False, expects=_STALE),
+    _asked(name="leaders-three", leaders=3, ticks=1, expects=_STALE),
+    _asked(name="leaders-chain", leaders=3, at_once=True),
+    _asked(name="leaders-long-chain", leaders=3, ticks=3, at_once=True, whole=False),
+    _asked(
         name="leaders-reorder",
         gives_up=1,
         reorders=True,
-        arrives=False,
         expects=_ENDS | {"write: unavailable"},
+        whole=False,
     ),
     LeaderSetting(
         name="leaders-forget",
         ticks=1,
         forgets=1,
         expects=_ENDS | {"something was lost with a node's data"},
-        whole=True,
     ),
 )

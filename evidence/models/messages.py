@@ -8,145 +8,114 @@ that nobody could take over has to be there afterwards.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from evidence.models.config import Contender, Setting
+from evidence.models.config import Contender, explored
 
 #: A worker that got the message of `Q`, takes its lock over and marks the message.
 _COPY = Contender(candidate=1, keys=("k", "m"), takes_over="Q", ends=("finish",), gives_up=False)
-_LONG_COPY = replace(_COPY, candidate=0, ends=(), releases=False)
+#: The same without the mark, and one that keeps the lock.
+_TAKES = replace(_COPY, keys=("k",))
+_KEEPS = replace(_COPY, ends=(), releases=False)
+_LONG_COPY = replace(_KEEPS, candidate=0)
+_HANDS_BACK = replace(_TAKES, ends=("hand back",))
 # One that replaces another has a larger candidate: so its owner value is known in advance.
 _PUBLISHER = Contender(reserves=True, ends=("lengthen", "cancel"), gives_up=False, starts_by=0)
+#: A worker that got the message of `A`.
+_HEIR = Contender(takes_over="A", ends=("finish",), gives_up=False)
+
+#: The lock is there from the beginning, perhaps while time passes; or somebody has yet to publish.
+_brought = partial(explored, brought=True, expiries=0)
+_timed = partial(explored, brought=True, timed=True, ttl=3)
+_published = partial(explored, expiries=0)
+_SECOND_ROUND = {"contended (asks)", "second round"}
 
 HAND_OVER = (
-    Setting(
-        name="hand-twins",
-        contenders=(_COPY, _COPY),
-        brought=True,
-        expiries=0,
-        expects=frozenset({"finished", "contended (asks)", "second round"}),
-    ),
-    Setting(
-        name="hand-vanish",
-        contenders=(replace(_COPY, keys=("k",)),) * 2,
-        brought=True,
-        expiries=3,
-        expects=frozenset({"finished", "contended (asks)", "second round"}),
-    ),
-    Setting(
-        name="hand-kept",
-        contenders=(
-            replace(_COPY, ends=(), releases=False, gives_up=True),
-            replace(_COPY, ends=(), releases=False),
-        ),
-        brought=True,
-        expiries=0,
+    _brought("hand-twins", _COPY, _COPY, expects=_SECOND_ROUND | {"finished"}),
+    _brought("hand-vanish", _TAKES, _TAKES, expiries=3, expects=_SECOND_ROUND | {"finished"}),
+    _brought(
+        "hand-kept",
+        replace(_KEEPS, gives_up=True),
+        _KEEPS,
         keeps=True,
-        expects=frozenset({"undone: all known", "undone: some unknown", "split (asks)"}),
+        expects={"undone: all known", "undone: some unknown", "split (asks)"},
     ),
-    Setting(
-        name="hand-mark",
-        contenders=(
-            Contender(candidate=1, keys=("m",), ends=("finish",), gives_up=False),
-            replace(_COPY, ends=(), releases=False, gives_up=True),
-        ),
-        brought=True,
-        expiries=0,
+    _brought(
+        "hand-mark",
+        Contender(candidate=1, keys=("m",), ends=("finish",), gives_up=False),
+        replace(_KEEPS, gives_up=True),
         keeps=True,
-        expects=frozenset({"finished", "undone: all known", "contended (asks)"}),
+        expects={"finished", "undone: all known", "contended (asks)"},
     ),
-    Setting(
-        name="hand-left",
-        contenders=(replace(_COPY, gives_up=True),),
-        brought=True,
-        expiries=0,
+    _brought(
+        "hand-left",
+        replace(_COPY, gives_up=True),
         losses=1,
         keeps=True,
         whole=True,
-        expects=frozenset({"finished", "undone: some unknown"}),
+        expects={"finished", "undone: some unknown"},
     ),
-    Setting(
-        name="hand-rival",
-        contenders=(replace(_COPY, keys=("k",)), Contender(candidate=1, gives_up=False)),
-        brought=True,
+    _brought(
+        "hand-rival",
+        _TAKES,
+        Contender(candidate=1, gives_up=False),
         expiries=3,
-        expects=frozenset({"finished", "contended (asks)", "second round"}),
+        expects=_SECOND_ROUND | {"finished"},
     ),
-    Setting(
-        name="hand-back",
-        contenders=(
-            replace(_COPY, keys=("k",), ends=("hand back",)),
-            Contender(candidate=1, takes_over="A", gives_up=False),
-        ),
-        brought=True,
+    _brought(
+        "hand-back",
+        _HANDS_BACK,
+        Contender(candidate=1, takes_over="A", gives_up=False),
         expiries=2,
-        expects=frozenset({"lengthened", "contended (asks)", "second round"}),
+        expects=_SECOND_ROUND | {"lengthened"},
     ),
-    Setting(
-        name="hand-publish",
-        contenders=(
-            _PUBLISHER,
-            Contender(takes_over="A", ends=("finish",), gives_up=False),
-            Contender(gives_up=False),
-        ),
-        expiries=0,
-        expects=frozenset({"lengthened", "cancelled", "finished"}),
+    _published(
+        "hand-publish",
+        _PUBLISHER,
+        _HEIR,
+        Contender(gives_up=False),
+        expects={"lengthened", "cancelled", "finished"},
     ),
-    Setting(
-        name="hand-late",
-        contenders=(
-            replace(_PUBLISHER, candidate=3, ends=("lengthen",)),
-            Contender(takes_over="A", ends=("finish",), gives_up=False),
-        ),
+    _published(
+        "hand-late",
+        replace(_PUBLISHER, candidate=3, ends=("lengthen",)),
+        _HEIR,
         expiries=1,
         clears=True,
         whole=True,
-        expects=frozenset({"finished", "late: extend", "late: release"}),
+        expects={"finished", "late: extend", "late: release"},
     ),
-    Setting(
-        name="hand-back-late",
-        contenders=(
-            replace(_COPY, keys=("k",), ends=("hand back",)),
-            Contender(candidate=1, takes_over="A", ends=("finish",), gives_up=False),
-        ),
-        brought=True,
-        expiries=0,
+    _brought(
+        "hand-back-late",
+        _HANDS_BACK,
+        replace(_HEIR, candidate=1),
         clears=True,
         whole=True,
-        expects=frozenset({"finished", "lengthened", "asks whether it stands"}),
+        expects={"finished", "lengthened", "asks whether it stands"},
     ),
-    Setting(
-        name="hand-replace",
-        contenders=(
-            _PUBLISHER,
-            replace(_PUBLISHER, candidate=1, takes_over="A"),
-            Contender(takes_over="A", ends=("finish",), gives_up=False),
-        ),
-        expiries=0,
-        expects=frozenset({"lengthened", "cancelled", "contended (asks)"}),
+    _published(
+        "hand-replace",
+        _PUBLISHER,
+        replace(_PUBLISHER, candidate=1, takes_over="A"),
+        _HEIR,
+        expects={"lengthened", "cancelled", "contended (asks)"},
     ),
-    Setting(
-        name="hand-trust",
-        contenders=(
-            replace(_LONG_COPY, starts_by=0, ends=("finish",)),
-            _LONG_COPY,
-            Contender(releases=False, gives_up=False, starts_from=1),
-        ),
-        brought=True,
-        timed=True,
-        ttl=3,
+    _timed(
+        "hand-trust",
+        replace(_LONG_COPY, starts_by=0, ends=("finish",)),
+        _LONG_COPY,
+        Contender(releases=False, gives_up=False, starts_from=1),
         horizon=2,
-        expects=frozenset({"finished", "contended (asks)"}),
+        expects={"finished", "contended (asks)"},
     ),
-    Setting(
-        name="hand-restart",
-        contenders=(replace(_LONG_COPY, starts_by=0), _LONG_COPY),
-        brought=True,
-        timed=True,
-        ttl=3,
+    _timed(
+        "hand-restart",
+        replace(_LONG_COPY, starts_by=0),
+        _LONG_COPY,
         horizon=1,
         max_ttl=3,
         crashes=1,
         crash_kinds=("snapshot", "empty"),
-        expects=frozenset({"acquire: Quarantined", "crash: snapshot", "crash: empty"}),
+        expects={"acquire: Quarantined", "crash: snapshot", "crash: empty"},
     ),
 )
