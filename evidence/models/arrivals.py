@@ -5,8 +5,9 @@ What becomes of messages when they arrive at a worker.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from celery_redlock.protocol.commands import read_register
 from celery_redlock.protocol.timing import quorum
@@ -27,10 +28,12 @@ class Arrivals:
 
     _copies: Table
     _reached: set[str]
-    _seen: dict[tuple[int, int, tuple[int, ...]], tuple[bool, VersionedValue | None]] = field(
-        default_factory=dict
-    )
-    _marks: dict[tuple[int, int], str] = field(default_factory=dict)
+    _look: Callable[..., tuple[bool, VersionedValue | None]] = field(init=False)
+    _mark: Callable[[int, int], str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._look = cache(self._looked)
+        self._mark = cache(lambda *tick: leader_steps.mark_of(leader_steps.tick_of(*tick)))
 
     def of(
         self, messages: tuple[Message, ...], copies: tuple[int, ...], history: History
@@ -74,20 +77,9 @@ class Arrivals:
         twice = ledger.ran_twice((*messages, (token, due, "ran")))
         return "ran", twice or ledger.ran_late(history, token, due)
 
-    def _look(
+    def _looked(
         self, token: int, due: int, asked: tuple[int, ...], count: int
     ) -> tuple[bool, VersionedValue | None]:
-        key = (token, due, asked)
-        found = self._seen.get(key)
-        if found is None:
-            asks = read_register(RECORD, 0, [ENTRY])
-            votes = [run_command(self._copies.things[copy], asks)[1] for copy in asked]
-            tick = leader_steps.tick_of(token, due)
-            found = self._seen[key] = leader_steps.arrive(tick, votes, count)
-        return found
-
-    def _mark(self, token: int, due: int) -> str:
-        found = self._marks.get((token, due))
-        if found is None:
-            found = self._marks[token, due] = leader_steps.mark_of(leader_steps.tick_of(token, due))
-        return found
+        asks = read_register(RECORD, 0, [ENTRY])
+        votes = [run_command(self._copies.things[copy], asks)[1] for copy in asked]
+        return leader_steps.arrive(leader_steps.tick_of(token, due), votes, count)

@@ -7,9 +7,9 @@ Every step is the shipped client's, run once for each distinct input.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
 
 from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.core.retry import DEFAULT_POLICY
@@ -70,7 +70,7 @@ class ContenderMoves:
     _tables: Tables
     _params: list[AcquireParams]
     _reached: set[str]
-    _known: dict[Any, list[Move]] = field(default_factory=dict)
+    _found: Callable[..., list[Move]] = field(init=False)
     _hands_over: bool = field(init=False)
     _bars: bool = field(init=False)
     _talk: Talk = field(init=False)
@@ -78,6 +78,7 @@ class ContenderMoves:
     _places: list[frozenset[str]] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._found = cache(lambda *now: list(self._find(*now)))
         self._places = [frozenset(name for name, _ in params.places) for params in self._params]
         self._hands_over = any(params.previous or params.as_reservation for params in self._params)
         # Where keys vanish at any moment, a quorum may have something at both ends and not between.
@@ -104,12 +105,8 @@ class ContenderMoves:
                 barred = barring(self._setting, self._tables, columns, index)
         elif stands == "ended":
             return []
-        key = (index, part, floor, globe, lanes, barred)
-        found = self._known.get(key)
-        if found is None:
-            time = self._tables.globes.things[globe].time
-            found = self._known[key] = list(self._find(index, part, floor, time, lanes, barred))
-        return found
+        time = self._tables.globes.things[globe].time
+        return self._found(index, part, floor, time, lanes, barred)
 
     def _floor(self, parts: tuple[int, ...], index: int) -> Floor | None:
         """Return the largest tokens granted before, or None while it is not this one's turn."""

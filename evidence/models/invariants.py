@@ -4,7 +4,9 @@ What must hold between contenders in every state.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.protocol.timing import CANDIDATE_AHEAD_US
@@ -25,7 +27,10 @@ class Invariants:
     _setting: Setting
     _tables: Tables
     _params: list[AcquireParams]
-    _trust: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _trusted: Callable[[int, int, int], bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._trusted = cache(self._is_trusted)
 
     def check(self, globe: int, parts: tuple[int, ...], index: int, label: Label) -> None:
         """Raise `ViolationError` if what a contender has become breaks an invariant."""
@@ -145,10 +150,6 @@ class Invariants:
             if waits and part.scalars == "CONTENDED" and NAMES[index] not in woken:
                 raise ViolationError(_ALL_DONE, f"nobody has woken {NAMES[index]}")
 
-    def _trusted(self, number: int, index: int, time: int) -> bool:
-        found = self._trust.get((number, time))
-        if found is None:
-            held = self._tables.parts.things[number].held
-            found = stepper.is_trusted(held, self._params[index], time * TICK + MOMENT)
-            self._trust[number, time] = found
-        return found
+    def _is_trusted(self, number: int, index: int, time: int) -> bool:
+        held = self._tables.parts.things[number].held
+        return stepper.is_trusted(held, self._params[index], time * TICK + MOMENT)

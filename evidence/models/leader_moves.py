@@ -5,8 +5,9 @@ What a leader may do: win the lease and claim, choose a tick, send it, record it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from celery_redlock.protocol.votes import RegisterContents, Vote
 from evidence.models import leader_steps
@@ -57,32 +58,24 @@ class LeaderMoves:
     _tables: Tables
     _reached: set[str]
     _talk: Talk = field(init=False)
-    _known: dict[tuple[int, int, int, tuple[int, ...]], list[LeaderMove]] = field(
-        default_factory=dict
-    )
+    of: Callable[[int, int, int, tuple[int, ...]], list[LeaderMove]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._talk = Talk(self._tables, hands_over=False)
-
-    def of(self, index: int, part: int, time: int, lanes: tuple[int, ...]) -> list[LeaderMove]:
-        """
-        Return what a leader may do now.
-
-        Args:
-            index: which.
-            part: where it stands.
-            time: the clock.
-            lanes: its connections.
-        """
-        key = (index, part, time, lanes)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = list(self._find(*key))
-        return found
+        self.of = cache(lambda *now: list(self._find(*now)))
 
     def _find(
         self, index: int, number: int, time: int, lanes: tuple[int, ...]
     ) -> Iterator[LeaderMove]:
+        """
+        Yield what a leader may do now.
+
+        Args:
+            index: which.
+            number: where it stands.
+            time: the clock.
+            lanes: its connections.
+        """
         leader: Leadership = self._tables.parts.things[number]
         name, token = NAMES[index], token_of(index)
         stage = Stage(self._setting.nodes, 0.0, time)

@@ -5,8 +5,9 @@ What may happen to a node: it runs a command, loses one, forgets, crashes, or it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from celery_redlock.protocol.commands import Command, Script, acquire
 from celery_redlock.protocol.keys import GOES_FIRST, RATE_PREFIX, Key
@@ -39,21 +40,17 @@ class NodeMoves:
     _reached: set[str]
     _first: Node
     _hands_over: bool = field(init=False)
-    _known: dict[tuple[int, int], list[NodeMove]] = field(default_factory=dict)
-    _swept: dict[tuple[int, int], int] = field(default_factory=dict)
+    moves_of: Callable[[int, int], list[NodeMove]] = field(init=False)
+    swept: Callable[[int, int], int] = field(init=False)
 
     def __post_init__(self) -> None:
         contenders = self._setting.contenders
         self._hands_over = any(one.takes_over or one.reserves for one in contenders)
-
-    def moves_of(self, globe: int, column: int) -> list[NodeMove]:
-        """Return what may happen to the node of a column now."""
-        found = self._known.get((globe, column))
-        if found is None:
-            found = self._known[globe, column] = list(self._find(globe, column))
-        return found
+        self.moves_of = cache(lambda globe, column: list(self._find(globe, column)))
+        self.swept = cache(self._swept)
 
     def _find(self, globe: int, number: int) -> Iterator[NodeMove]:
+        """Yield what may happen to the node of a column now."""
         world: Globe = self._tables.globes.things[globe]
         node, lanes = self._tables.columns.things[number]
         for index, lane_number in enumerate(lanes):
@@ -184,14 +181,10 @@ class NodeMoves:
             return node
         return replace(node, keys=keys, guard=guard)
 
-    def swept(self, column: int, time: int) -> int:
+    def _swept(self, column: int, time: int) -> int:
         """Return the number of a column when the clocks say `time`."""
-        found = self._swept.get((column, time))
-        if found is None:
-            node, lanes = self._tables.columns.things[column]
-            found = self._tables.columns.number((self._sweep(node, time), lanes))
-            self._swept[column, time] = found
-        return found
+        node, lanes = self._tables.columns.things[column]
+        return self._tables.columns.number((self._sweep(node, time), lanes))
 
 
 def _robbed(index: int, command: Command, before: Node, after: Node) -> str:

@@ -8,8 +8,9 @@ distinct input.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.protocol.votes import VersionedValue
@@ -33,15 +34,22 @@ class Schedule:
     reached: set[str] = field(default_factory=set)
     _tables: Tables = field(default_factory=Tables)
     _moves: LeaderMoves = field(init=False)
-    _at_node: dict[int, list[tuple[str, int, bool]]] = field(default_factory=dict)
-    _writes: dict[tuple[int, ...], frozenset[Write]] = field(default_factory=dict)
+    _runs: Callable[[int], list[tuple[str, int, bool]]] = field(init=False)
+    _writes: Callable[[tuple[int, ...]], frozenset[Write]] = field(init=False)
     _copies: Table = field(default_factory=Table)
-    _copy_in: dict[int, int] = field(default_factory=dict)
+    _copy: Callable[[int], int] = field(init=False)
     _arrivals: Arrivals = field(init=False)
 
     def __post_init__(self) -> None:
         self._arrivals = Arrivals(self._copies, self.reached)
         self._moves = LeaderMoves(self.setting, self._tables, self.reached)
+        self._runs = cache(lambda column: list(self._find_runs(column)))
+        things = self._tables.columns.things
+        self._copy = cache(lambda column: self._copies.number(things[column][0]))
+        needed = quorum(self.setting.nodes)
+        self._writes = cache(
+            lambda columns: ledger.on_a_quorum([things[column][0] for column in columns], needed)
+        )
 
     def initial(self) -> State:
         setting = self.setting
@@ -95,14 +103,8 @@ class Schedule:
                 raw = (*columns[:index], left, *columns[index + 1 :])
                 yield (then, *sorted(raw), *parts), ("{0} loses its data", (index,)), raw
 
-    def _runs(self, column: int) -> list[tuple[str, int, bool]]:
-        """Return what a node may run next, and whether it records something by that."""
-        found = self._at_node.get(column)
-        if found is None:
-            found = self._at_node[column] = list(self._find_runs(column))
-        return found
-
     def _find_runs(self, column: int) -> Iterator[tuple[str, int, bool]]:
+        """Yield what a node may run next, and whether it records something by that."""
         copy, lanes = self._tables.columns.things[column]
         for index, number in enumerate(lanes):
             lane: Lane = self._tables.lanes.things[number]
@@ -172,22 +174,10 @@ class Schedule:
             then = self._tables.globes.number(replace(scene, messages=messages))
             yield (then, *columns, *parts), label, columns
 
-    def _copy(self, column: int) -> int:
-        found = self._copy_in.get(column)
-        if found is None:
-            copy, _ = self._tables.columns.things[column]
-            found = self._copy_in[column] = self._copies.number(copy)
-        return found
-
     def _history(self, columns: tuple[int, ...], parts: tuple[int, ...]) -> History:
-        writes = self._writes.get(columns)
-        if writes is None:
-            copies = [self._tables.columns.things[column][0] for column in columns]
-            writes = self._writes[columns] = ledger.on_a_quorum(copies, quorum(len(columns)))
         things = self._tables.parts.things
-        return History(
-            writes, tuple((token_of(index), things[part]) for index, part in enumerate(parts))
-        )
+        leaders = tuple((token_of(index), things[part]) for index, part in enumerate(parts))
+        return History(self._writes(columns), leaders)
 
     def _must_not(self, label: Label, danger: str) -> None:
         if not danger:

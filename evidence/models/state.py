@@ -4,7 +4,9 @@ What states are made of: plain values, and numbers for them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from celery_redlock.protocol.commands import Command
@@ -103,21 +105,20 @@ class Tables:
     columns: Table = field(default_factory=Table)
     lanes: Table = field(default_factory=Table)
     parts: Table = field(default_factory=Table)
-    _puts: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    put: Callable[[int, int, int], int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.put = cache(self._put)
 
     def column(self, node: Node, lanes: tuple[int, ...], index: int, lane: Lane) -> int:
         """Return the number of a node's column with one of its lanes changed."""
         number = self.lanes.number(lane)
         return self.columns.number((node, (*lanes[:index], number, *lanes[index + 1 :])))
 
-    def put(self, column: int, index: int, lane: int) -> int:
+    def _put(self, column: int, index: int, lane: int) -> int:
         """Return the number of a column in which one contender has another lane."""
-        found = self._puts.get((column, index, lane))
-        if found is None:
-            node, lanes = self.columns.things[column]
-            found = self.columns.number((node, (*lanes[:index], lane, *lanes[index + 1 :])))
-            self._puts[column, index, lane] = found
-        return found
+        node, lanes = self.columns.things[column]
+        return self.columns.number((node, (*lanes[:index], lane, *lanes[index + 1 :])))
 
 
 def owner_name(owner: str) -> str:
