@@ -48,7 +48,6 @@ def main(argv: list[str] | None = None) -> int:
             acquisitions=wanted,
             processes=options.processes,
             profile=options.profile,
-            stop_at_first=True,
         )
     full = not options.seeds and options.profile is None and wanted >= _CI
     short = report.shortfalls(wanted) if full else []
@@ -56,11 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     written = {**report.to_json(wanted if full else 0), "comparison": compared}
     if options.report:
         Path(options.report).write_text(json.dumps(written, indent=1))
-    if options.json:
-        sys.stdout.write(json.dumps(written) + "\n")
-    else:
-        _print_figures(report)
-        sys.stdout.writelines(f"{line}\n" for line in compared)
+    _print_figures(report)
+    sys.stdout.writelines(f"{line}\n" for line in compared)
     for plan, kind, text in report.violations[:1]:
         sys.stdout.write(f"VIOLATION seed {plan.seed} ({plan.flavour}): {kind}: {text}\n")
         if options.shrink:
@@ -79,7 +75,6 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--profile", choices=sorted(PROFILES))
     parser.add_argument("--report", help="write the figures to this file as JSON")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--replay", help="a plan kept in a file: carry it out and show its trace")
     parser.add_argument(
         "--compare", action="store_true", help="a limit by slots and by a counter on each node"
@@ -101,22 +96,23 @@ def _print_figures(report: Report) -> None:
 
 
 def _show(plan: Plan, kind: str) -> None:
-    outcome = carry_out(plan, traced=True)
     sys.stdout.write(f"Smallest plan found, to be kept in evidence/simulation/seeds/ ({kind}):\n")
     sys.stdout.write(json.dumps(plan.to_json()) + "\n")
-    sys.stdout.write("\n".join(outcome.trace[-_SHOWN:]) + "\n")
+    _trace(plan, last=_SHOWN)
+
+
+def _trace(plan: Plan, last: int = 0) -> int:
+    """Print the trace of a plan, or its last lines; return the exit status."""
+    outcome = carry_out(plan, traced=True)
+    sys.stdout.write("\n".join(outcome.trace[-last:]) + "\n")
     for broken in outcome.violations:
         sys.stdout.write(f"VIOLATION at {broken.at:.5f}: {broken.kind}: {broken.text}\n")
+    return 1 if outcome.violations else 0
 
 
 def _replay(path: Path) -> int:
     kept = json.loads(path.read_text())
-    plan = Plan.from_json(kept.get("plan", kept))
-    outcome = carry_out(plan, traced=True)
-    sys.stdout.write("\n".join(outcome.trace) + "\n")
-    for broken in outcome.violations:
-        sys.stdout.write(f"VIOLATION at {broken.at:.5f}: {broken.kind}: {broken.text}\n")
-    return 1 if outcome.violations else 0
+    return _trace(Plan.from_json(kept.get("plan", kept)))
 
 
 if __name__ == "__main__":

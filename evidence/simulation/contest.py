@@ -19,7 +19,6 @@ from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.protocol.timing import quorum
-from evidence.simulation.history import History
 from evidence.simulation.limits import KEPT
 from evidence.simulation.node import SimNode
 from evidence.simulation.plan import Plan, make_plan
@@ -97,29 +96,6 @@ class PerNodeCounter:
         return sum(replies)
 
 
-class Slots:
-    """The shipped client."""
-
-    def __init__(self, client: Redlock, history: History, machine: Machine) -> None:
-        self._client = client
-        self._history = history
-        self._machine = machine
-
-    def enter(self, limit: int) -> Callable[[], None] | None:
-        """Return how to leave; None if others have all slots."""
-        try:
-            lease = self._client.acquire(Limit("limit", limit))
-        except LockNotAcquired:
-            return None
-        hold = self._history.granted(lease, self._machine)
-
-        def leave() -> None:
-            self._history.ended(hold)
-            lease.release()
-
-        return leave
-
-
 class Contest(World):
     """
     A history in which every client does the same.
@@ -174,8 +150,20 @@ def by_slots(limit: int) -> Work:
     """Return what the clients do that are shipped."""
 
     def work(world: Contest, machine: Machine, client: Redlock) -> None:
-        slots = Slots(client, world.history, machine)
-        _contend(world, machine, lambda: slots.enter(limit))
+        def enter() -> Callable[[], None] | None:
+            try:
+                lease = client.acquire(Limit("limit", limit))
+            except LockNotAcquired:
+                return None
+            hold = world.history.granted(lease, machine)
+
+            def leave() -> None:
+                world.history.ended(hold)
+                lease.release()
+
+            return leave
+
+        _contend(world, machine, enter)
 
     return work
 

@@ -98,8 +98,9 @@ class Wire:
     """
     One TCP connection. What is said arrives once, in order, or not at all after a break.
 
-    It is the client's socket, too: `send`, `recv`, `fileno` and `setblocking` are what a
-    `NodeConnection` calls, `ready` what a poll asks.
+    It is the client's socket, too, and the connection that is closed with it: `send`, `sendall`,
+    `recv`, `fileno`, `setblocking`, `settimeout` and `disconnect` are what clients call, `ready`
+    what a poll asks.
     """
 
     def __init__(self, network: Network, machine: Machine, node: Server) -> None:
@@ -128,6 +129,9 @@ class Wire:
     def setblocking(self, flag: bool) -> None:
         pass
 
+    def settimeout(self, seconds: float) -> None:
+        """Do nothing: who uses it polls."""
+
     def fileno(self) -> int:
         return self._fd
 
@@ -155,6 +159,10 @@ class Wire:
         self._scheduler.at(arrival, self._arrive)
         return len(data)
 
+    def sendall(self, data: bytes) -> None:
+        sent = self.send(data)
+        assert sent == len(data)
+
     def recv(self, _size: int) -> bytes:
         if self._inbox:
             data = b"".join(self._inbox)
@@ -164,7 +172,7 @@ class Wire:
             raise ConnectionResetError(104, "Connection reset by peer")
         raise BlockingIOError
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         """The client closes; what it had said still arrives."""
         self.closed = True
         self._network.files.by_fd.pop(self._fd, None)
@@ -283,36 +291,6 @@ class SimWakeUps:
                 listener.on_wake(name, channel)
 
 
-class Connection:
-    """What a `NodeConnection` keeps to close its socket with."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def disconnect(self) -> None:
-        self._wire.close()
-
-
-class BlockingSocket:
-    """A connection as a thread of its own uses it."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def fileno(self) -> int:
-        return self._wire.fileno()
-
-    def settimeout(self, seconds: float) -> None:
-        """Do nothing: who uses it polls."""
-
-    def sendall(self, data: bytes) -> None:
-        sent = self._wire.send(data)
-        assert sent == len(data)
-
-    def recv(self, size: int) -> bytes:
-        return self._wire.recv(size)
-
-
 class SimConnector:
     """Opens connections, as `Connector` and `GroupConnector` do."""
 
@@ -339,12 +317,11 @@ class SimConnector:
                 now_us = node.clock.wall_us()
                 master.has_voted |= node.state.lead(master.epoch, quarantine_ms, now_us)
         node.load_scripts()
-        connection = NodeConnection(Connection(wire), wire, master)
-        return connection, f"run {node.index} {node.epoch}"
+        return NodeConnection(wire, wire, master), f"run {node.index} {node.epoch}"
 
-    def open_unchecked(self, _master: object) -> tuple[Connection, BlockingSocket]:
+    def open_unchecked(self, _master: object) -> tuple[Wire, Wire]:
         wire = self._dial(self._written, trips=2)
-        return Connection(wire), BlockingSocket(wire)
+        return wire, wire
 
     @property
     def _written(self) -> tuple[str, int]:

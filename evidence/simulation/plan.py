@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 
@@ -113,14 +114,8 @@ _SIZES = (3, 5, 5, 3, 1, 4, 7, 5, 3, 5)
 _NODE_FAULTS = ("crash", "crash", "crash", "stop", "flush", "flip", "script flush")
 _LINK_FAULTS = ("break", "break", "partition", "slow", "slow")
 _MACHINE_FAULTS = (
-    "pause",
-    "pause",
-    "suspend",
-    "kill",
-    "wall step",
-    "wall step",
-    "isolate",
-    "isolate",
+    *("pause", "pause", "suspend", "kill", "wall step", "wall step"),
+    *("isolate", "isolate"),
 )
 
 
@@ -191,13 +186,8 @@ def _draw_faults(rng: random.Random, plan: Plan, skew: float) -> list[Fault]:
                 fault = replace(fault, kind="crash", detail="full")
             faults.append(fault)
             if fault.detail == "stale":
-                faults.append(
-                    Fault(
-                        at=max(0.0, fault.at - rng.expovariate(1 / plan.ttl)),
-                        kind="snapshot",
-                        node=fault.node,
-                    )
-                )
+                before = max(0.0, fault.at - rng.expovariate(1 / plan.ttl))
+                faults.append(Fault(at=before, kind="snapshot", node=fault.node))
     if plan.flavour == "no guard":
         faults += [
             Fault(at=at, kind="flush", node=node)
@@ -219,37 +209,32 @@ def _draw(rng: random.Random, plan: Plan, kind: str, skew: float) -> Fault:
     machine = rng.randrange(len(plan.machines))
     about = rng.choice((plan.node_timeout, plan.ttl))
     some = about * rng.uniform(0.3, 2.5)
+    on_node = partial(Fault, at=at, kind=kind, node=node)
+    on_machine = partial(Fault, at=at, kind=kind, machine=machine)
     if kind == "crash":
         data = rng.choice(("none", "none", "stale", "full"))
-        return Fault(at=at, kind=kind, node=node, seconds=rng.choice((0.0, some)), detail=data)
+        return on_node(seconds=rng.choice((0.0, some)), detail=data)
     if kind == "stop":
-        return Fault(at=at, kind=kind, node=node, seconds=some)
+        return on_node(seconds=some)
     if kind == "flip":
-        return Fault(
-            at=at, kind=kind, node=node, seconds=some, detail=rng.choice(("", "read only"))
-        )
+        return on_node(seconds=some, detail=rng.choice(("", "read only")))
     if kind in ("flush", "script flush"):
-        return Fault(at=at, kind=kind, node=node)
+        return on_node()
     if kind == "break":
-        return Fault(at=at, kind=kind, node=node, machine=machine)
+        return on_node(machine=machine)
     if kind == "partition":
         everybody = rng.random() < 0.3
-        return Fault(
-            at=at, kind=kind, node=node, machine=-1 if everybody else machine, seconds=some
-        )
+        return on_node(machine=-1 if everybody else machine, seconds=some)
     if kind == "slow":
         # `seconds` is the extra delay; it lasts for a TTL or so.
-        extra = plan.node_timeout * rng.uniform(0.2, 2.0)
-        return Fault(at=at, kind=kind, node=node, machine=machine, seconds=extra)
+        return on_node(machine=machine, seconds=plan.node_timeout * rng.uniform(0.2, 2.0))
     if kind in ("pause", "suspend"):
-        return Fault(
-            at=at, kind=kind, machine=machine, seconds=some, count=rng.choice((0, 0, 1, 3, 9))
-        )
+        return on_machine(seconds=some, count=rng.choice((0, 0, 1, 3, 9)))
     if kind == "isolate":
-        return Fault(at=at, kind=kind, machine=machine, seconds=plan.ttl * rng.uniform(0.5, 2.0))
+        return on_machine(seconds=plan.ttl * rng.uniform(0.5, 2.0))
     if kind == "wall step":
-        return Fault(at=at, kind=kind, machine=machine, seconds=rng.uniform(-skew, skew))
-    return Fault(at=at, kind=kind, machine=machine, seconds=some)
+        return on_machine(seconds=rng.uniform(-skew, skew))
+    return on_machine(seconds=some)
 
 
 #: Seconds after a promotion until which former masters' votes may count: 2 s in which Sentinels
@@ -298,14 +283,9 @@ def _draw_failover(rng: random.Random, plan: Plan, node: int, at: float) -> Iter
     yield Fault(at=at, kind="promote", node=node, seconds=unaware)
     for machine in range(len(plan.machines)):
         if rng.random() < 0.5:
-            begins, other = at + rng.uniform(-2.0, 7.0), rng.randrange(len(plan.nodes))
-            yield Fault(
-                at=begins,
-                kind="partition",
-                node=other,
-                machine=machine,
-                seconds=rng.uniform(0.5, 8.0),
-            )
+            cut = Fault(at=at + rng.uniform(-2.0, 7.0), kind="partition", machine=machine)
+            other = rng.randrange(len(plan.nodes))
+            yield replace(cut, node=other, seconds=rng.uniform(0.5, 8.0))
 
 
 def _draw_ignorance(rng: random.Random, machine: int, at: float) -> Iterator[Fault]:

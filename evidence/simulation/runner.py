@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -175,27 +176,26 @@ def simulate(
     return report
 
 
-def _slice(
-    first: int, step: int, acquisitions: int, profile: str | None, stop_at_first: bool
-) -> Report:
-    return simulate(
-        itertools.count(first, step),
-        acquisitions=acquisitions,
-        profile=profile,
-        stop_at_first=stop_at_first,
-    )
-
-
 def simulate_in_processes(
-    seed: int, *, acquisitions: int, processes: int, profile: str | None, stop_at_first: bool
+    seed: int, *, acquisitions: int, processes: int, profile: str | None
 ) -> Report:
-    """Spread histories over processes; which seeds run depends on the numbers alone."""
+    """
+    Spread histories over processes, each of which stops at the first broken promise.
+
+    Which seeds run depends on the numbers alone.
+    """
     begun = time.monotonic()
     share = -(-acquisitions // processes)
     total = Report()
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         parts = [
-            pool.submit(_slice, seed + n, processes, share, profile, stop_at_first)
+            pool.submit(
+                simulate,
+                range(seed + n, sys.maxsize, processes),
+                acquisitions=share,
+                profile=profile,
+                stop_at_first=True,
+            )
             for n in range(processes)
         ]
         for part in parts:

@@ -9,6 +9,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from greenlet import getcurrent
@@ -154,7 +155,7 @@ class Threading:
         self._native: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def Thread(self, *, target: Callable[[], object], **_: Any) -> Any:  # noqa: N802 - its name
-        return _Startable(self._files, target)
+        return SimpleNamespace(start=lambda: self._files.machine().spawn(target))
 
     def unpatched(self, module: str, name: str) -> Any:
         """What a native thread takes from a standard module, see `_greenlets.unpatched`."""
@@ -172,12 +173,3 @@ class Threading:
 
     def on_native_thread(self) -> bool:
         return getcurrent() in self._native
-
-
-class _Startable:
-    def __init__(self, files: Files, run: Callable[[], object]) -> None:
-        self._files = files
-        self._run = run
-
-    def start(self) -> None:
-        self._files.machine().spawn(self._run)

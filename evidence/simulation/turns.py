@@ -8,11 +8,12 @@ in place and requeues otherwise, as `tasks/run` does.
 from __future__ import annotations
 
 import heapq
-import itertools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from celery_redlock.core.limits import Rate, limited_key
 from celery_redlock.protocol.commands import (
@@ -29,6 +30,7 @@ from celery_redlock.protocol.rounds import Phase, SlotRound
 from celery_redlock.protocol.votes import Granted, Refused, Vote
 from celery_redlock.tasks.run.lock_request import TURN_IN_PLACE
 from celery_redlock.tasks.run.requeue import SHORTEST_DELAY
+from evidence.simulation.scheduler import Scheduler
 from tests.support.nodes import PREFIX
 
 NODES = 3
@@ -75,7 +77,6 @@ class Backlog:
     late: float = 0.0
     give_up_after: float = 3600.0
     seed: int = 1
-    now: float = 0.0
     messages: list[Message] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,8 +84,12 @@ class Backlog:
         self._key = limited_key(Rate("key", self.rate), PREFIX)
         self._nodes = [ModelNode(Identity(f"node {number}", "1")) for number in range(NODES)]
         self._clocks = [self._random.randrange(10**9) for _ in self._nodes]
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count()
+        self._agenda = Scheduler()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return self._agenda.now
 
     @property
     def period(self) -> float:
@@ -104,10 +109,8 @@ class Backlog:
             every = self.urgent_every if number >= self.waiting else 0
             is_urgent = bool(every) and number % every == 0
             self.messages.append(Message(number, at, gone, rank=0 if is_urgent else 1))
-            self._at(at, partial(self._come, self.messages[-1]))
-        while self._agenda:
-            self.now, _, happen = heapq.heappop(self._agenda)
-            happen()
+            self._agenda.at(at, self._come, self.messages[-1])
+        self._agenda.run(math.inf)
 
     def due(self) -> dict[int, float]:
         """Return how long each message has to wait that is not lost, if all go in order."""
@@ -120,18 +123,15 @@ class Backlog:
                 waits[message.number] = starts - message.sent
         return waits
 
-    def _at(self, when: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (when, next(self._count), happen))
-
-    def _after(self, happen: Callable[[], None]) -> None:
-        self._at(self.now + 0.0005 + self._random.expovariate(500.0), happen)
+    def _after(self, happen: Callable[..., None], *args: Any) -> None:
+        self._agenda.after(0.0005 + self._random.expovariate(500.0), happen, *args)
 
     def _send(self, node: int, command: Command, reply: Callable[[int, Vote], None] | None) -> None:
         def arrive() -> None:
             now_us = int(self.now * 1e6) + self._clocks[node] + 10**15
             vote = self._nodes[node].run(command, now_us)
             if reply is not None:
-                self._after(partial(reply, node, vote))
+                self._after(reply, node, vote)
 
         self._after(arrive)
 
@@ -183,7 +183,7 @@ class Backlog:
         split = round_.phase is Phase.SPLIT
         pause = self._random.uniform(0.0, 0.05) if split else round_.turn_in()
         if pause <= TURN_IN_PLACE and self.now - message.came < TURN_IN_PLACE:
-            self._at(self.now + pause, partial(self._try, message))
+            self._agenda.after(pause, self._try, message)
             return
         left = self.give_up_after - (self.now - message.sent)
         if left <= 0 or message.is_gone:
@@ -195,7 +195,7 @@ class Backlog:
         message.requeues += 1
         late = self._random.uniform(1.0, 5.0) if self._random.random() < self.late else 0.0
         delay = min(turn, max(SHORTEST_DELAY, left)) + late + self._random.expovariate(50.0)
-        self._at(self.now + delay, partial(self._come, message))
+        self._agenda.after(delay, self._come, message)
 
     def _waiter(self, message: Message) -> Waiter:
         left = max(0.0, self.give_up_after - (self.now - message.sent))
@@ -210,4 +210,4 @@ class Backlog:
         slot = self._key.at(round_.slots[0])
         rest = ReleaseAction(int(self._key.period_ms) - 20)
         ended = release((slot,), owner, round_.token, actions={slot: rest})
-        self._at(self.now + 0.02, partial(self._send_all, ended))
+        self._agenda.after(0.02, self._send_all, ended)

@@ -10,28 +10,17 @@ import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from unittest import mock
 
-import celery_redlock.core.attempt as attempt_module
-import celery_redlock.core.client as client_module
-import celery_redlock.core.holding as holding_module
-import celery_redlock.core.lease as lease_module
-import celery_redlock.core.options as options_module
-import celery_redlock.core.release as release_module
-import celery_redlock.core.waiting as waiting_module
-import celery_redlock.core.watchdog as watchdog_module
-import celery_redlock.transport.clock as clock_module
-import celery_redlock.transport.listeners as listeners_module
-import celery_redlock.transport.redis.connection as connection_module
-import celery_redlock.transport.redis.connections as connections_module
-import celery_redlock.transport.redis.masters as masters_module
-import celery_redlock.transport.redis.node_set as node_set_module
-import celery_redlock.transport.redis.sentinel as sentinel_module
-import celery_redlock.transport.redis.transport as transport_module
 from celery_redlock.core import Redlock
+from celery_redlock.core.attempt import attempt_once, move, raise_fence
+from celery_redlock.core.holding import heal
 from celery_redlock.core.limits import Limit, Rate, limited_key
+from celery_redlock.core.watchdog import Watchdog, process_watchdog
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol.mastership import MAX_AGE, Master
 from celery_redlock.protocol.rounds import Phase
@@ -189,7 +178,7 @@ class World:
     def process_watchdog(self) -> Any:
         machine = self.files.machine()
         if machine not in self._watchdogs:
-            self._watchdogs[machine] = watchdog_module.Watchdog()
+            self._watchdogs[machine] = Watchdog()
         return self._watchdogs[machine]
 
     def _broken(self) -> bool:
@@ -322,7 +311,7 @@ class _Errors(logging.Handler):
 
 def _no_watchdog_runs() -> bool:
     """End this process's watchdog unless it has work, and return whether it has ended."""
-    watchdog = watchdog_module.process_watchdog()
+    watchdog = process_watchdog()
     watchdog.stop_if_idle()
     return watchdog._thread is None
 
@@ -334,20 +323,16 @@ def _simulated(world: World) -> Iterator[None]:
     wait_until(_no_watchdog_runs, message="the watchdog of this process did not end")
     history, files, counters = world.history, world.files, world.history.counters
     os_, time_, threads = Os(files), Time(files), Threading(files)
-    really_attempt = client_module.attempt_once
-    really_raise, really_heal = attempt_module.raise_fence, holding_module.heal
-    really_move, really_counted = attempt_module.move, Master.counted
+    really_counted = Master.counted
     split: dict[int, Any] = {}
 
-    def attempt_once(transport: Any, params: Any) -> Any:
-        floors, began = (
-            history.floors(tuple(name for name, _ in params.places)),
-            world.scheduler.now,
-        )
+    def attempt(transport: Any, params: Any) -> Any:
+        floors = history.floors(tuple(name for name, _ in params.places))
+        began = world.scheduler.now
         counters["attempts"] += 1
         if split.pop(id(params), None) is params:
             counters["split retry"] += 1
-        made = really_attempt(transport, params)
+        made = attempt_once(transport, params)
         files.machine().owners.add(made.owner)
         if made.is_granted:
             history.won(made.owner, floors, began)
@@ -363,17 +348,12 @@ def _simulated(world: World) -> Iterator[None]:
             )
         return made
 
-    def raise_fence(*args: Any) -> Any:
-        counters["second round"] += 1
-        return really_raise(*args)
+    def counting(event: str, really: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            counters[event] += 1
+            return really(*args)
 
-    def move(*args: Any) -> Any:
-        counters["second round of slots"] += 1
-        return really_move(*args)
-
-    def heal(*args: Any) -> Any:
-        counters["heal"] += 1
-        return really_heal(*args)
+        return counted
 
     def counted(master: Master, vote: Any, *args: Any) -> Any:
         is_former = world.network.servers[master.address] not in world.nodes
@@ -386,8 +366,7 @@ def _simulated(world: World) -> Iterator[None]:
             counters["former unconfirmed" if is_former else "unconfirmed"] += 1
         return counts_as
 
-    def connector(address: Any, timeout: float, watch: Any = None) -> SimConnector:
-        return SimConnector(world.network, address, timeout, watch)
+    connector = partial(SimConnector, world.network)
 
     def new_poller(*, native: bool) -> Poller:
         return Poller(files)
@@ -395,72 +374,65 @@ def _simulated(world: World) -> Iterator[None]:
     def wakeup() -> WakeupPipe:
         return WakeupPipe(files)
 
-    places: list[tuple[Any, str, Any]] = [
-        (client_module, "process_watchdog", world.process_watchdog),
-        (release_module, "process_watchdog", world.process_watchdog),
+    places: dict[str, Any] = {
+        "core.attempt.os": os_,
+        "core.attempt.raise_fence": counting("second round", raise_fence),
+        "core.attempt.move": counting("second round of slots", move),
+        "core.client.process_watchdog": world.process_watchdog,
+        "core.client.attempt_once": attempt,
+        "core.client.os": os_,
+        "core.holding.heal": counting("heal", heal),
+        "core.lease.process_watchdog": world.process_watchdog,
         # The id of this process would make a difference to the slots that are drawn.
-        (options_module, "client_label", lambda: ""),
-        (attempt_module, "os", os_),
-        (attempt_module, "raise_fence", raise_fence),
-        (attempt_module, "move", move),
-        (holding_module, "heal", heal),
-        (lease_module, "process_watchdog", world.process_watchdog),
-        (client_module, "attempt_once", attempt_once),
-        (client_module, "os", os_),
-        # How many bytes a command has, and so what fits into a buffer, depends on earlier nonces.
-        (connection_module, "_nonces", itertools.count(1)),
-        (waiting_module, "attempt_once", attempt_once),
-        (waiting_module, "os", os_),
-        (listeners_module, "WakeupPipe", wakeup),
-        (listeners_module, "new_poller", new_poller),
-        (listeners_module, "on_native_thread", threads.on_native_thread),
-        (watchdog_module, "WakeupPipe", wakeup),
-        (watchdog_module, "unpatched", threads.unpatched),
-        (watchdog_module, "time", time_),
-        (watchdog_module, "new_poller", new_poller),
-        (watchdog_module, "start_native_thread", threads.start_native_thread),
-        # The length of a nonce is seen where a full buffer cuts a call in two.
-        (clock_module, "time", time_),
-        (connections_module, "WakeupPipe", wakeup),
-        (connections_module, "threading", threads),
-        (connections_module, "new_poller", new_poller),
-        (connections_module, "start_native_thread", threads.start_native_thread),
-        (connections_module, "close_greenlet_hub", lambda: None),
-        (Master, "counted", counted),
-        (masters_module, "Connector", connector),
-        (masters_module, "GroupConnector", connector),
-        (sentinel_module, "_SentinelConnector", connector),
-        (masters_module, "WakeupPipe", wakeup),
-        (masters_module, "close_greenlet_hub", lambda: None),
-        (masters_module, "new_poller", new_poller),
-        (sentinel_module, "new_poller", new_poller),
-        (masters_module, "on_native_thread", threads.on_native_thread),
-        (masters_module, "start_native_thread", threads.start_native_thread),
-        (masters_module, "time", time_),
-        (masters_module, "unpatched", threads.unpatched),
-        (node_set_module, "time", time_),
-        (transport_module, "on_native_thread", threads.on_native_thread),
-        (transport_module, "time", time_),
-        (transport_module, "RedisWakeUps", lambda _: SimWakeUps(world.network, files)),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in places]
+        "core.options.client_label": lambda: "",
+        "core.release.process_watchdog": world.process_watchdog,
+        "core.waiting.attempt_once": attempt,
+        "core.waiting.os": os_,
+        "core.watchdog.WakeupPipe": wakeup,
+        "core.watchdog.unpatched": threads.unpatched,
+        "core.watchdog.time": time_,
+        "core.watchdog.new_poller": new_poller,
+        "core.watchdog.start_native_thread": threads.start_native_thread,
+        "protocol.mastership.Master.counted": counted,
+        "transport.clock.time": time_,
+        "transport.listeners.WakeupPipe": wakeup,
+        "transport.listeners.new_poller": new_poller,
+        "transport.listeners.on_native_thread": threads.on_native_thread,
+        # How many bytes a command has, and so where a full buffer cuts a call in two, depends on
+        # earlier nonces.
+        "transport.redis.connection._nonces": itertools.count(1),
+        "transport.redis.connections.WakeupPipe": wakeup,
+        "transport.redis.connections.threading": threads,
+        "transport.redis.connections.new_poller": new_poller,
+        "transport.redis.connections.start_native_thread": threads.start_native_thread,
+        "transport.redis.connections.close_greenlet_hub": lambda: None,
+        "transport.redis.masters.Connector": connector,
+        "transport.redis.masters.GroupConnector": connector,
+        "transport.redis.masters.WakeupPipe": wakeup,
+        "transport.redis.masters.close_greenlet_hub": lambda: None,
+        "transport.redis.masters.new_poller": new_poller,
+        "transport.redis.masters.on_native_thread": threads.on_native_thread,
+        "transport.redis.masters.start_native_thread": threads.start_native_thread,
+        "transport.redis.masters.time": time_,
+        "transport.redis.masters.unpatched": threads.unpatched,
+        "transport.redis.node_set.time": time_,
+        "transport.redis.sentinel._SentinelConnector": connector,
+        "transport.redis.sentinel.new_poller": new_poller,
+        "transport.redis.transport.on_native_thread": threads.on_native_thread,
+        "transport.redis.transport.time": time_,
+        "transport.redis.transport.RedisWakeUps": lambda _: SimWakeUps(world.network, files),
+    }
     logger = logging.getLogger("celery_redlock")
-    logged = logger.handlers, logger.propagate, logger.level
-    dice = random.getstate()
-    for module, name, value in places:
-        setattr(module, name, value)
-    logger.handlers, logger.propagate = [_Errors(world)], False
-    logger.setLevel(logging.ERROR)
-    # Shipped code and tenacity draw their jitter from the module's own generator.
-    random.seed(f"jitter {world.plan.seed}")
-    try:
+    with contextlib.ExitStack() as stack:
+        for place, value in places.items():
+            stack.enter_context(mock.patch(f"celery_redlock.{place}", value))
+        stack.enter_context(mock.patch.multiple(logger, handlers=[_Errors(world)], propagate=False))
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.ERROR)
+        # Shipped code and tenacity draw their jitter from the module's own generator.
+        stack.callback(random.setstate, random.getstate())
+        random.seed(f"jitter {world.plan.seed}")
         yield
-    finally:
-        random.setstate(dice)
-        logger.handlers, logger.propagate = logged[0], logged[1]
-        logger.setLevel(logged[2])
-        for module, name, value in before:
-            setattr(module, name, value)
 
 
 def carry_out(plan: Plan, *, traced: bool = False, world: World | None = None) -> Outcome:
