@@ -5,8 +5,9 @@ What passes between a contender and the nodes: what it has said, and which answe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from celery_redlock.protocol.commands import Command
 from celery_redlock.protocol.votes import Vote
@@ -16,6 +17,10 @@ from evidence.models.stepper import Stage
 
 #: How it reads, the contender then, its connections then, and which invariant it breaks.
 Move = tuple[Label, int, tuple[int, ...], str]
+
+#: The node, its vote, and when it arrived.
+Answer = tuple[int, Any, int]
+Answers = tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,11 @@ class Talk:
     hands_over: bool
 
     def feeds(
-        self, lanes: tuple[int, ...], may_give_up: bool
-    ) -> Iterator[tuple[tuple[tuple[int, Vote, int], ...], bool]]:
+        self,
+        lanes: tuple[int, ...],
+        may_give_up: bool,
+        taken: Callable[[list[Answer], int], Iterable[Answers]] = itertools.permutations,
+    ) -> Iterator[tuple[Answers, bool]]:
         """Yield ways to take answers: which, in which order, and whether the rest has failed."""
         there = []
         for node, lane in enumerate(lanes):
@@ -41,7 +49,7 @@ class Talk:
             if answer is not None:
                 there.append((node, *answer))
         for count in range(len(there) + 1):
-            for feed in itertools.permutations(there, count):
+            for feed in taken(there, count):
                 if count:
                     yield feed, False
                 if may_give_up:
@@ -108,7 +116,7 @@ def distinct(moves: Iterator[Move]) -> Iterator[Move]:
             yield label, part, lanes, danger
 
 
-def took(name: str, feed: tuple[tuple[int, Vote, int], ...], gives_up: bool) -> Label:
+def took(name: str, feed: Answers, gives_up: bool) -> Label:
     """Tell which answers a contender takes."""
     places = ", ".join(f"{{{index}}}" for index in range(len(feed)))
     text = f"{name} takes {places}" if feed else f"{name} waits no longer"

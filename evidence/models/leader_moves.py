@@ -20,8 +20,6 @@ from evidence.models.ledger import NOTHING, Leadership
 from evidence.models.state import NAMES, Lane, Tables
 from evidence.models.stepper import Stage
 
-Feed = tuple[tuple[int, Vote, int], ...]
-
 
 def token_of(index: int) -> int:
     """Return the fencing token of a leader: each newer than all before."""
@@ -108,16 +106,18 @@ class LeaderMoves:
         self, index: int, leader: Leadership, time: int, lanes: tuple[int, ...]
     ) -> Iterator[LeaderMove]:
         token, seen = token_of(index), set()
-        for feed, gives_up in self._feeds(lanes):
+        may_give_up = bool(self._setting.gives_up)
+        for feed, gives_up in self._talk.feeds(lanes, may_give_up, itertools.combinations):
             stage = Stage(self._setting.nodes, 0.0, time)
-            stage.feed = tuple((node, vote) for node, vote, _ in feed)
+            votes = [told.vote() if isinstance(told, Told) else told for _, told, _ in feed]
+            stage.feed = tuple(zip((node for node, _, _ in feed), votes, strict=True))
             stage.gives_up = gives_up
             end, memory = self._run(index, leader, stage)
             if stage.decided != (0 if gives_up else len(feed)):
                 continue  # not enough to decide, or fewer decide the same
             doing = leader.stands.removesuffix("s")
             self._reached.add(f"{doing}: {end}")
-            then = self._after(leader, token, end, memory, [vote for _, vote, _ in feed])
+            then = self._after(leader, token, end, memory, votes)
             text, positions = took(NAMES[index], feed, gives_up)
             if (then, gives_up) not in seen:
                 seen.add((then, gives_up))
@@ -154,21 +154,6 @@ class LeaderMoves:
         if end in ("written", "unavailable") and memory is not None:
             return replace(leader, stands="leads", memory=memory, attempted=end == "unavailable")
         return replace(leader, stands="over", due=0, attempted=False)
-
-    def _feeds(self, lanes: tuple[int, ...]) -> Iterator[tuple[Feed, bool]]:
-        """Yield ways to take answers: which, and whether the rest has failed."""
-        there = []
-        for node, lane in enumerate(lanes):
-            answer = self._tables.lanes.things[lane].answer
-            if answer is not None:
-                vote, at = answer
-                there.append((node, vote.vote() if isinstance(vote, Told) else vote, at))
-        for count in range(len(there) + 1):
-            for feed in itertools.combinations(there, count):
-                if count:
-                    yield feed, False
-                if self._setting.gives_up:
-                    yield feed, True
 
     def _move(
         self, text: str, then: Leadership, lanes: tuple[int, ...] | None = None, sends: int = 0

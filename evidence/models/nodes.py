@@ -4,7 +4,6 @@ What may happen to a node: it runs a command, loses one, forgets, crashes, or it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -18,10 +17,19 @@ from celery_redlock.protocol.node_model import (
     StoredKey,
 )
 from celery_redlock.protocol.votes import Granted, Refused, Vote
-from celery_redlock.protocol.wait_queue import START_US, WaitQueue
+from celery_redlock.protocol.wait_queue import START_US
 from evidence.models.config import Setting
 from evidence.models.handover import is_reservation
-from evidence.models.state import NAMES, Globe, Lane, Node, Tables, owner_name
+from evidence.models.state import (
+    NAMES,
+    Globe,
+    Lane,
+    Node,
+    Tables,
+    frozen_queues,
+    owner_name,
+    wait_queues,
+)
 from evidence.models.stepper import GRACE
 
 #: What may set a reservation.
@@ -145,9 +153,8 @@ class NodeMoves:
             {key: StoredKey(owner, until) for key, owner, until in node.keys},
             dict(node.fences),
             None if node.guard is None else _record(*node.guard),
-            waiting={
-                key: _queue(waiting, (time + node.gained) * 1000) for key, waiting in node.waiting
-            },
+            # Those that were woken have had their start, and are on their way.
+            waiting=wait_queues(node.waiting, (time + node.gained) * 1000 - START_US - 1),
         )
         vote = state.run(command, (time + node.gained) * 1000)
         guard = None
@@ -159,11 +166,7 @@ class NodeMoves:
             tuple(sorted(state.fences.items())),
             guard,
             node.gained,
-            tuple(
-                (key, tuple((name, name in queue.woken) for name in queue.first(9)))
-                for key, queue in sorted(state.waiting.items())
-                if queue.scores
-            ),
+            frozen_queues(state.waiting),
             (node.woken - _refused_waiter(command, vote)) | {name for _, name in state.published},
         )
         return self._sweep(then, time), vote
@@ -214,13 +217,6 @@ def _keeps(command: Command, key: tuple[str, str, float], after: Node) -> bool:
 
 def _record(identity: int, not_before: int) -> GuardRecord:
     return GuardRecord(str(identity), str(identity), not_before)
-
-
-def _queue(waiting: tuple[tuple[str, bool], ...], now_us: int) -> WaitQueue:
-    """Return a wait queue; those that were woken have had their start, and are on their way."""
-    scores = {name: NAMES.index(name) + 1 for name, _ in waiting}
-    woken = {name: now_us - START_US - 1 for name, is_woken in waiting if is_woken}
-    return WaitQueue(scores, woken, expires_at=math.inf)
 
 
 def _refused_waiter(command: Command, vote: Vote) -> set[str]:

@@ -8,7 +8,6 @@ starts when it is woken; by itself only when the pause has ended by time, which 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -20,9 +19,8 @@ from celery_redlock.protocol.keys import Key, pause_of
 from celery_redlock.protocol.node_model import Identity, ModelNode, StoredKey
 from celery_redlock.protocol.rounds import AcquireRound, Phase, SlotRound
 from celery_redlock.protocol.votes import Granted, Refused, Vote
-from celery_redlock.protocol.wait_queue import WaitQueue
 from evidence.models.explorer import AnySetting, Found, ViolationError
-from evidence.models.state import NAMES
+from evidence.models.state import NAMES, Queues, frozen_queues, wait_queues
 
 #: In ms; and µs of the nodes' clocks, which stand.
 LONG, NOW = 10**9, 10**12
@@ -72,7 +70,7 @@ class _Node:
     """What a node has: its keys with their owners, and its wait queues, with who was woken."""
 
     keys: tuple[tuple[str, str], ...] = ()
-    queues: tuple[tuple[str, tuple[tuple[str, bool], ...]], ...] = ()
+    queues: Queues = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,23 +275,12 @@ def _executed(before: _Node, command: Command) -> tuple[_Node, Vote, frozenset[i
     node = ModelNode(
         Identity("one", "one"),
         {key: StoredKey(owner, NOW) for key, owner in before.keys},
-        waiting={
-            key: WaitQueue(
-                {name: NAMES.index(name) + 1 for name, _ in queue},
-                {name: NOW - 1 for name, is_woken in queue if is_woken},
-                expires_at=math.inf,
-            )
-            for key, queue in before.queues
-        },
+        waiting=wait_queues(before.queues, NOW - 1),
     )
     vote = node.run(command, NOW)
     then = _Node(
         tuple(sorted((key, stored.owner) for key, stored in node.keys.items())),
-        tuple(
-            (key, tuple((name, name in queue.woken) for name in queue.first(9)))
-            for key, queue in sorted(node.waiting.items())
-            if queue.scores
-        ),
+        frozen_queues(node.waiting),
     )
     return then, vote, frozenset(NAMES.index(name) for _, name in node.published)
 

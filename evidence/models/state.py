@@ -4,17 +4,22 @@ What states are made of: plain values, and numbers for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from celery_redlock.protocol.commands import Command
 from celery_redlock.protocol.votes import Vote
+from celery_redlock.protocol.wait_queue import WaitQueue
 from evidence.models.stepper import Held
 
 #: Contenders, as traces call them.
 NAMES = "ABCDEFG"
+
+#: Of each key those that wait, first to be woken first, and whether they were woken.
+Queues = tuple[tuple[str, tuple[tuple[str, bool], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Node:
     guard: tuple[int, int] | None = None
     gained: int = 0
     #: Those who wait for a key, first to be woken first, and whether they were woken before.
-    waiting: tuple[tuple[str, tuple[tuple[str, bool], ...]], ...] = ()
+    waiting: Queues = ()
     #: Those whom the node has woken since it last refused them.
     woken: frozenset[str] = frozenset()
 
@@ -119,6 +124,27 @@ class Tables:
         """Return the number of a column in which one contender has another lane."""
         node, lanes = self.columns.things[column]
         return self.columns.number((node, (*lanes[:index], lane, *lanes[index + 1 :])))
+
+
+def frozen_queues(queues: Mapping[str, WaitQueue]) -> Queues:
+    """Return the wait queues of a node that are not empty, as they are part of a state."""
+    return tuple(
+        (key, tuple((name, name in queue.woken) for name in queue.first(9)))
+        for key, queue in sorted(queues.items())
+        if queue.scores
+    )
+
+
+def wait_queues(queues: Queues, woken_at: float) -> dict[str, WaitQueue]:
+    """Return the wait queues of a node in a state, as if all woken ones were woken at once."""
+    return {
+        key: WaitQueue(
+            {name: NAMES.index(name) + 1 for name, _ in queue},
+            {name: woken_at for name, is_woken in queue if is_woken},
+            expires_at=math.inf,
+        )
+        for key, queue in queues
+    }
 
 
 def owner_name(owner: str) -> str:
