@@ -45,12 +45,12 @@ class Record:
     t: float
     step: str
     hold: str
-    token: int
-    base: str
-    over: str
-    value: int
-    latest: str
-    highest: int
+    token: int = 0
+    base: str = ""
+    over: str = ""
+    value: int = 0
+    latest: str = "0"
+    highest: int = 0
 
 
 class Resource:
@@ -61,18 +61,7 @@ class Resource:
 
     def create(self) -> None:
         """Make the number 0."""
-        first = Record(
-            t=now(),
-            step="write",
-            hold="",
-            token=0,
-            base="",
-            over="",
-            value=0,
-            latest="0",
-            highest=0,
-        )
-        self.path.write_bytes(_encode(first))
+        self.path.write_bytes(_encode(Record(t=now(), step="write", hold="")))
 
     def read(self, hold: str, token: int = 0) -> Record:
         """

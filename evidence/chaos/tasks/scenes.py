@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from celery import chain, chord, group
@@ -20,6 +21,14 @@ _KEYS = 3
 #: Seconds for which a publisher waits for a result before it goes on.
 _READS_WITHIN = 6.0
 _LOOK = 0.003
+
+
+_is_unique = attrgetter("unique")
+
+
+def _follows_an_end(kind: Kind) -> bool:
+    """Return whether a call is no duplicate of one that has ended."""
+    return kind.at_publish and not kind.windowed
 
 
 class Scenes:
@@ -74,29 +83,27 @@ class Scenes:
 
     def plain(self) -> None:
         """Send one call of any kind."""
-        kind = self._kind()
-        self._send(kind, self._key(kind), seconds=self._random.choice((0.01, 0.05, 0.3, 1.5)))
+        kind, key = self._pick()
+        self._send(kind, key, seconds=self._random.choice((0.01, 0.05, 0.3, 1.5)))
 
     def pair(self) -> None:
         """Send one key twice, one directly after the other."""
-        kind = self._kind(lambda kind: kind.unique)
-        key = self._key(kind)
+        kind, key = self._pick(_is_unique)
         for _ in range(2):
             self._send(kind, key, seconds=0.05)
 
     def replaced(self) -> None:
         """Send one key three times where the newest arguments count."""
-        kind = self._kind(lambda kind: kind.policy == "replace")
-        key = self._key(kind)
+        kind, key = self._pick(lambda kind: kind.policy == "replace")
         for _ in range(3):
             self._send(kind, key)
 
     def retried(self) -> None:
         """Send a call whose body asks for retries."""
-        kind = self._kind()
+        kind, key = self._pick()
         self._send(
             kind,
-            self._key(kind),
+            key,
             seconds=self._random.choice((0.01, 0.3)),
             retries=self._random.randint(1, 3),
             how=self._random.choice(("retry", "autoretry")),
@@ -104,8 +111,7 @@ class Scenes:
 
     def again(self) -> None:
         """Send a key again as soon as the result of the first call is there."""
-        kind = self._kind(lambda kind: kind.at_publish and not kind.windowed)
-        key = self._key(kind)
+        kind, key = self._pick(_follows_an_end)
         result = self._send(kind, key, seconds=0.01)
         if result is not None and (state := self._read(result)) is not None:
             knows = [result.id] if state == "SUCCESS" else []
@@ -113,21 +119,19 @@ class Scenes:
 
     def delayed(self) -> None:
         """Send a call for later."""
-        kind = self._kind()
-        self._send(kind, self._key(kind), countdown=self._random.uniform(0.2, 1.5))
+        kind, key = self._pick()
+        self._send(kind, key, countdown=self._random.uniform(0.2, 1.5))
 
     def named(self) -> None:
         """Send one key twice, with task ids of our own."""
-        kind = self._kind(lambda kind: kind.unique)
-        key = self._key(kind)
+        kind, key = self._pick(_is_unique)
         for _ in range(2):
             call = self._call()
             self._send_as(call, kind, key, form="named", task_id=f"id-{call}")
 
     def linked(self) -> None:
         """Send one key twice, each call with a task that follows it."""
-        kind = self._kind(lambda kind: kind.unique)
-        key = self._key(kind)
+        kind, key = self._pick(_is_unique)
         for _ in range(2):
             call = self._call()
             self._expect(call, [call])
@@ -135,14 +139,14 @@ class Scenes:
 
     def grouped(self) -> None:
         """Send a group with one key twice in it."""
-        kind = self._kind(lambda kind: kind.unique)
+        kind = self._kind(_is_unique)
         steps, calls = self._members(kind, "group")
         result = group(steps).apply_async()
         self._note_sent(calls, result.children)
 
     def gathered(self) -> None:
         """Send a chord with one key twice in it."""
-        kind = self._kind(lambda kind: kind.unique)
+        kind = self._kind(_is_unique)
         steps, calls = self._members(kind, "chord")
         self._expect(calls[0], calls)
         result = chord(steps)(self._follow(calls[0]))
@@ -150,8 +154,7 @@ class Scenes:
 
     def stepped(self) -> None:
         """Send a chain whose second step has the key of the first."""
-        kind = self._kind(lambda kind: kind.at_publish and not kind.windowed)
-        key = self._key(kind)
+        kind, key = self._pick(_follows_an_end)
         first, second = self._call(), self._call()
         self._note_sending([first], kind, key, "chain")
         self._expect_step(second, first, kind, key)
@@ -162,22 +165,20 @@ class Scenes:
 
     def again_by_link(self) -> None:
         """Let a task's own link send its key again."""
-        kind = self._kind(lambda kind: kind.at_publish and not kind.windowed)
-        key = self._key(kind)
+        kind, key = self._pick(_follows_an_end)
         call = self._call()
         self._send_as(call, kind, key, form="linked", link=self._resend(kind, key))
 
     def again_by_chord(self) -> None:
         """Let the body of a chord send the keys of its members again."""
-        kind = self._kind(lambda kind: kind.unique)
+        kind = self._kind(_is_unique)
         steps, calls = self._members(kind, "chord")
         result = chord(steps)(self._resend(kind, steps[0].args[0]))
         self._note_sent(calls, result.parent.children)
 
     def again_by_chain(self) -> None:
         """Let the next step of a chain send the key of the first again."""
-        kind = self._kind(lambda kind: kind.at_publish and not kind.windowed)
-        key = self._key(kind)
+        kind, key = self._pick(_follows_an_end)
         call = self._call()
         self._note_sending([call], kind, key, "chain")
         task = self._app.tasks[kind.task]
@@ -186,8 +187,7 @@ class Scenes:
 
     def revoked(self) -> None:
         """Revoke a call that waits, and send its key again."""
-        kind = self._kind(lambda kind: kind.unique)
-        key = self._key(kind)
+        kind, key = self._pick(_is_unique)
         result = self._send(kind, key, countdown=self._random.choice((0.0, 1.5)))
         if result is None:
             return
@@ -281,8 +281,10 @@ class Scenes:
     def _call(self) -> str:
         return f"{self._name}.{next(self._numbers)}"
 
-    def _kind(self, fits: Callable[[Kind], bool] = lambda _: True) -> Kind:
+    def _kind(self, fits: Callable[[Kind], bool]) -> Kind:
         return self._random.choice([kind for kind in KINDS.values() if fits(kind)])
 
-    def _key(self, kind: Kind) -> str:
-        return f"{kind.name}:{self._random.randrange(_KEYS)}"
+    def _pick(self, fits: Callable[[Kind], bool] = lambda _: True) -> tuple[Kind, str]:
+        """Choose a kind of task and one of its keys."""
+        kind = self._kind(fits)
+        return kind, f"{kind.name}:{self._random.randrange(_KEYS)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -42,23 +41,11 @@ def history(*holds: Hold, pauses: tuple[Pause, ...] = (), **killed: float) -> Hi
 
 
 def write(t: float, hold: Hold, base: str, over: str, value: int, **changes: Any) -> Record:
-    record = Record(
-        t=t,
-        step="write",
-        hold=hold.id,
-        token=0,
-        base=base,
-        over=over,
-        value=value,
-        latest=hold.id,
-        highest=0,
-    )
-    return dataclasses.replace(record, **changes)
+    written = {"base": base, "over": over, "value": value, "latest": hold.id}
+    return Record(t=t, step="write", hold=hold.id, **written, **changes)
 
 
-FIRST = Record(
-    t=0.0, step="write", hold="", token=0, base="", over="", value=0, latest="0", highest=0
-)
+FIRST = Record(t=0.0, step="write", hold="")
 
 
 def test_holds_that_follow_each_other_break_no_rule():
