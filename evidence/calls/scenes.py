@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -61,14 +62,12 @@ def pairs(count: int) -> Figures:
     keys: dict[str, str] = {}
     results = []
     with worker(setup):
-        for number in range(count):
-            for mode in MODES:
-                for tie, send in TIES.items():
-                    key = f"{mode}-{tie}-{number}"
-                    keys[key] = f"{mode}, {tie}"
-                    step = UNIQUE[mode, "existing"].si(key, "pairs", BRIEF)
-                    results += send(step, "pairs") if number % 2 else [step.delay()]
-                    results += send(step, "pairs")
+        for number, mode, (tie, send) in product(range(count), MODES, TIES.items()):
+            key = f"{mode}-{tie}-{number}"
+            keys[key] = f"{mode}, {tie}"
+            step = UNIQUE[mode, "existing"].si(key, "pairs", BRIEF)
+            results += send(step, "pairs") if number % 2 else [step.delay()]
+            results += send(step, "pairs")
         wait_for_ends(results)
     bodies = _bodies("pairs")
     broken = Counter(kind for key, kind in keys.items() if len(bodies[key]) != 1)
@@ -79,13 +78,12 @@ def replaced(count: int) -> Figures:
     """Send each key three times while no worker is up; only the last may run."""
     keys: dict[str, str] = {}
     results = []
-    for number in range(count):
-        for mode in MODES:
-            key = f"{mode}-{number}"
-            keys[key] = mode
-            for call in (1, 2, 3):
-                task = UNIQUE[mode, "replace"]
-                results.append(task.apply_async((key, "replaced", BRIEF, call)))
+    for number, mode in product(range(count), MODES):
+        key = f"{mode}-{number}"
+        keys[key] = mode
+        for call in (1, 2, 3):
+            task = UNIQUE[mode, "replace"]
+            results.append(task.apply_async((key, "replaced", BRIEF, call)))
     with worker(setup):
         wait_for_ends(results)
     return _only("replaced", keys, call=3, calls=3 * len(keys))
@@ -95,10 +93,9 @@ def after_the_result(count: int) -> Figures:
     """Call a key again as soon as its result is read; each call has to run."""
     scene = "after the result"
     with worker(setup):
-        for mode in MODES[:3]:
-            for number in range(count):
-                sent = UNIQUE[mode, "existing"].delay(mode, scene, 0.0, number)
-                sent.get(timeout=DRAIN, interval=0.0005)
+        for mode, number in product(MODES[:3], range(count)):
+            sent = UNIQUE[mode, "existing"].delay(mode, scene, 0.0, number)
+            sent.get(timeout=DRAIN, interval=0.0005)
     bodies = _bodies(scene)
     broken = Counter[str]()
     for mode in MODES[:3]:
@@ -112,20 +109,18 @@ def after_the_end(count: int) -> Figures:
     scene = "after the end"
     keys, results = {}, []
     with worker(setup):
-        for number in range(count):
-            for mode in MODES[:3]:
-                for by in ("link", "chord", "chain"):
-                    key = f"{mode}-{by}-{number}"
-                    keys[key] = f"{mode}, {by}"
-                    step = UNIQUE[mode, "existing"].si(key, scene, BRIEF, 1)
-                    again = resend.s(mode, key, scene, 2).set(task_id=uuid())
-                    if by == "link":
-                        step.apply_async(link=again)
-                    elif by == "chord":
-                        chord([step])(again)
-                    else:
-                        chain(step, again)()
-                    results.append(app.AsyncResult(again.options["task_id"]))
+        for number, mode, by in product(range(count), MODES[:3], ("link", "chord", "chain")):
+            key = f"{mode}-{by}-{number}"
+            keys[key] = f"{mode}, {by}"
+            step = UNIQUE[mode, "existing"].si(key, scene, BRIEF, 1)
+            again = resend.s(mode, key, scene, 2).set(task_id=uuid())
+            if by == "link":
+                step.apply_async(link=again)
+            elif by == "chord":
+                chord([step])(again)
+            else:
+                chain(step, again)()
+            results.append(app.AsyncResult(again.options["task_id"]))
         wait_for_ends(results)
         wait_for_ends([app.AsyncResult(result.get(timeout=DRAIN)) for result in results])
     bodies = _bodies(scene)
@@ -139,14 +134,13 @@ def revoked(count: int) -> Figures:
     """Revoke the call that waits, and call again: only the second may run."""
     keys: dict[str, str] = {}
     results = []
-    for number in range(count):
-        for mode in MODES:
-            task, key = UNIQUE[mode, "existing"], f"{mode}-{number}"
-            keys[key] = mode
-            arguments = (key, "revoked", BRIEF)
-            results.append(task.apply_async((*arguments, 1), countdown=number % 2))
-            task.revoke_queued(*arguments, 1)
-            results.append(task.apply_async((*arguments, 2)))
+    for number, mode in product(range(count), MODES):
+        task, key = UNIQUE[mode, "existing"], f"{mode}-{number}"
+        keys[key] = mode
+        arguments = (key, "revoked", BRIEF)
+        results.append(task.apply_async((*arguments, 1), countdown=number % 2))
+        task.revoke_queued(*arguments, 1)
+        results.append(task.apply_async((*arguments, 2)))
     with worker(setup):
         wait_for_ends(results)
     return _only("revoked", keys, call=2, calls=2 * len(keys))
@@ -156,11 +150,10 @@ def redelivered(count: int) -> Figures:
     """Deliver each message twice; one body has to run, and the other delivery has to end."""
     keys: dict[str, str] = {}
     with worker(setup), _each_message_twice():
-        for number in range(count):
-            for mode in MODES:
-                key = f"{mode}-{number}"
-                keys[key] = mode
-                UNIQUE[mode, "existing"].delay(key, "redelivered", LONG if number % 2 else BRIEF)
+        for number, mode in product(range(count), MODES):
+            key = f"{mode}-{number}"
+            keys[key] = mode
+            UNIQUE[mode, "existing"].delay(key, "redelivered", LONG if number % 2 else BRIEF)
         # Neither body nor end is missing when each delivery has had one of the two.
         wait_until(
             lambda: sum(_ends("redelivered").values()) >= 2 * len(keys),
