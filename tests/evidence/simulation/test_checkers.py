@@ -83,8 +83,12 @@ class Planted:
         return [broken.kind for broken in self.history.violations]
 
 
-def test_a_proper_succession_of_holders_is_fine() -> None:
-    planted = Planted()
+@pytest.fixture
+def planted() -> Planted:
+    return Planted()
+
+
+def test_a_proper_succession_of_holders_is_fine(planted: Planted) -> None:
     planted.release(planted.grant(5))
     planted.expire(planted.grant(6))
     planted.grant(9)
@@ -92,40 +96,35 @@ def test_a_proper_succession_of_holders_is_fine() -> None:
     assert planted.kinds == []
 
 
-def test_two_trusted_holders_at_once_are_seen() -> None:
-    planted = Planted()
+def test_two_trusted_holders_at_once_are_seen(planted: Planted) -> None:
     planted.grant(5)
     planted.grant(6)
 
     assert planted.kinds == ["exclusion"]
 
 
-def test_as_many_holders_as_the_limit_are_fine() -> None:
-    planted = Planted()
+def test_as_many_holders_as_the_limit_are_fine(planted: Planted) -> None:
     for slot in range(3):
         planted.grant(5, key=Key.of("", "key", 3), slot=slot)
 
     assert planted.kinds == []
 
 
-def test_two_holders_of_one_slot_are_seen() -> None:
-    planted = Planted()
+def test_two_holders_of_one_slot_are_seen(planted: Planted) -> None:
     planted.grant(5, key=Key.of("", "key", 3), slot=1)
     planted.grant(6, key=Key.of("", "key", 3), slot=1)
 
     assert planted.kinds == ["exclusion"]
 
 
-def test_more_holders_than_the_limit_are_seen() -> None:
-    planted = Planted()
+def test_more_holders_than_the_limit_are_seen(planted: Planted) -> None:
     for slot, token in ((0, 5), (1, 5), (1, 6)):
         planted.grant(token, key=Key.of("", "key", 2), slot=slot)
 
     assert "limit" in planted.kinds
 
 
-def test_a_token_that_falls_back_on_one_slot_is_seen() -> None:
-    planted = Planted()
+def test_a_token_that_falls_back_on_one_slot_is_seen(planted: Planted) -> None:
     planted.release(planted.grant(5, key=Key.of("", "key", 3), slot=1))
     planted.release(planted.grant(4, key=Key.of("", "key", 3), slot=2))
     planted.grant(4, key=Key.of("", "key", 3), slot=1)
@@ -136,24 +135,21 @@ def test_a_token_that_falls_back_on_one_slot_is_seen() -> None:
 RATE = Key.of("", "key", 2, 1020)
 
 
-def test_as_many_starts_in_any_period_as_the_rate_are_fine() -> None:
-    planted = Planted()
+def test_as_many_starts_in_any_period_as_the_rate_are_fine(planted: Planted) -> None:
     for token, planted.now in enumerate((0.0, 0.9, 1.02, 1.92), start=5):
         planted.release(planted.grant(token, key=RATE, slot=token % 2))
 
     assert planted.kinds == []
 
 
-def test_more_starts_in_a_period_than_the_rate_are_seen() -> None:
-    planted = Planted()
+def test_more_starts_in_a_period_than_the_rate_are_seen(planted: Planted) -> None:
     for token, planted.now in enumerate((0.0, 0.9, 1.02, 1.89), start=5):
         planted.release(planted.grant(token, key=RATE, slot=token % 2))
 
     assert planted.kinds == ["rate"]
 
 
-def test_a_start_that_took_long_counts_from_when_it_was_asked_for() -> None:
-    planted = Planted()
+def test_a_start_that_took_long_counts_from_when_it_was_asked_for(planted: Planted) -> None:
     planted.grant(5, key=Key.of("", "key", 1, 1020), took=0.3)
     planted.now = 0.75
     planted.grant(6, key=Key.of("", "key", 1, 1020))
@@ -161,8 +157,9 @@ def test_a_start_that_took_long_counts_from_when_it_was_asked_for() -> None:
     assert planted.kinds == []
 
 
-def test_a_rate_is_not_judged_when_nodes_lost_slots_that_outlast_their_quarantine() -> None:
-    planted = Planted()
+def test_a_rate_is_not_judged_when_nodes_lost_slots_that_outlast_their_quarantine(
+    planted: Planted,
+) -> None:
     planted.history.data_lost()
     for token in (5, 6, 7):
         planted.grant(token, key=RATE, slot=token % 2)
@@ -170,8 +167,7 @@ def test_a_rate_is_not_judged_when_nodes_lost_slots_that_outlast_their_quarantin
     assert planted.kinds == []
 
 
-def test_a_body_of_a_message_that_was_finished_is_seen() -> None:
-    planted = Planted()
+def test_a_body_of_a_message_that_was_finished_is_seen(planted: Planted) -> None:
     first = planted.grant(5)
     planted.history.begins(first, "mark")
     planted.release(first)
@@ -181,8 +177,7 @@ def test_a_body_of_a_message_that_was_finished_is_seen() -> None:
     assert planted.kinds == ["ran twice"]
 
 
-def test_a_body_of_a_message_whose_first_body_lost_its_lease_is_fine() -> None:
-    planted = Planted()
+def test_a_body_of_a_message_whose_first_body_lost_its_lease_is_fine(planted: Planted) -> None:
     first = planted.grant(5)
     planted.history.begins(first, "mark")
     planted.expire(first)
@@ -191,24 +186,21 @@ def test_a_body_of_a_message_whose_first_body_lost_its_lease_is_fine() -> None:
     assert planted.kinds == []
 
 
-def test_a_token_that_is_given_out_twice_is_seen() -> None:
-    planted = Planted()
+def test_a_token_that_is_given_out_twice_is_seen(planted: Planted) -> None:
     planted.release(planted.grant(5))
     planted.grant(5)
 
     assert planted.kinds == ["token reuse"]
 
 
-def test_a_token_that_falls_back_is_seen() -> None:
-    planted = Planted()
+def test_a_token_that_falls_back_is_seen(planted: Planted) -> None:
     planted.release(planted.grant(5))
     planted.grant(4)
 
     assert planted.kinds == ["token order"]
 
 
-def test_tokens_of_attempts_that_overlap_are_ordered_by_their_trust() -> None:
-    planted = Planted()
+def test_tokens_of_attempts_that_overlap_are_ordered_by_their_trust(planted: Planted) -> None:
     before = planted.history.floors(("key",))
     planted.release(planted.grant(5))
     planted.grant(4, before)
@@ -216,8 +208,7 @@ def test_tokens_of_attempts_that_overlap_are_ordered_by_their_trust() -> None:
     assert planted.kinds == ["token order"]
 
 
-def test_a_holder_that_is_valid_again_after_it_was_superseded_is_seen() -> None:
-    planted = Planted()
+def test_a_holder_that_is_valid_again_after_it_was_superseded_is_seen(planted: Planted) -> None:
     old = planted.grant(5)
     planted.expire(old)
     planted.release(planted.grant(6))
@@ -227,8 +218,7 @@ def test_a_holder_that_is_valid_again_after_it_was_superseded_is_seen() -> None:
     assert planted.kinds == ["resumed"]
 
 
-def test_a_loss_that_is_reported_twice_is_seen() -> None:
-    planted = Planted()
+def test_a_loss_that_is_reported_twice_is_seen(planted: Planted) -> None:
     hold = planted.grant(5)
     planted.history.lost(hold, "why", late_by=-0.1)
     planted.history.lost(hold, "why", late_by=-0.1)
@@ -236,15 +226,13 @@ def test_a_loss_that_is_reported_twice_is_seen() -> None:
     assert planted.kinds == ["reported twice"]
 
 
-def test_a_loss_that_is_reported_too_late_is_seen() -> None:
-    planted = Planted()
+def test_a_loss_that_is_reported_too_late_is_seen(planted: Planted) -> None:
     planted.history.lost(planted.grant(5), "why", late_by=0.1)
 
     assert planted.kinds == ["late report"]
 
 
-def test_a_lost_update_is_seen() -> None:
-    planted = Planted()
+def test_a_lost_update_is_seen(planted: Planted) -> None:
     resource = Resource("key", planted.history, guarded=True)
     first, second = resource.read(5), resource.read(5)
     assert first == second == 0
@@ -254,8 +242,7 @@ def test_a_lost_update_is_seen() -> None:
     assert planted.kinds == ["lost update"]
 
 
-def test_a_conflict_with_somebody_who_never_had_a_quorum_is_seen() -> None:
-    planted = Planted()
+def test_a_conflict_with_somebody_who_never_had_a_quorum_is_seen(planted: Planted) -> None:
     planted.history.set_on["owner"] = 1
     planted.history.contended(LockContended("held", "key", "owner", 1.0))
 
@@ -274,16 +261,17 @@ def test_a_key_that_nobody_releases_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert "left behind" in kinds
 
 
-def test_a_guarded_resource_refuses_a_holder_whose_successor_has_read() -> None:
-    resource = Resource("key", Planted().history, guarded=True)
+def test_a_guarded_resource_refuses_a_holder_whose_successor_has_read(planted: Planted) -> None:
+    resource = Resource("key", planted.history, guarded=True)
     resource.read(5)
     resource.read(6)
 
     assert resource.write(5, 1) is False
 
 
-def test_lost_data_without_the_guard_suspends_exclusion_and_nothing_else_does() -> None:
-    planted = Planted()
+def test_lost_data_without_the_guard_suspends_exclusion_and_nothing_else_does(
+    planted: Planted,
+) -> None:
     planted.history.data_lost()
     assert planted.history.exclusion_holds
     planted.history.node_clock_stepped(1.0)
