@@ -164,10 +164,9 @@ class Bursts:
 
     def _moves(self, scene: Scene) -> Iterator[Move]:
         for at, call in enumerate(scene.calls):
-            for move in self._publisher(scene, at, call):
-                yield Move(f"{NAMES[at]}: {move.text}", move.then)
-            for move in self._worker(scene, at, call):
-                yield Move(f"{NAMES[at]}: {move.text}", move.then)
+            for step in (self._publisher, self._worker):
+                for text, then in step(scene, at, call):
+                    yield Move(f"{NAMES[at]}: {text}", then)
         unmade = [at for at, call in enumerate(scene.calls) if call.step == UNMADE]
         if unmade and scene.now <= self.setting.until:
             at, now = unmade[0], scene.now
