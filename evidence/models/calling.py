@@ -281,7 +281,7 @@ class Calls:
         if choice is Publish.SEND_WITH_LOCK:
             yield self._send(scene, at, "sent with the lock", brought=True)
         else:
-            free = scene._replace(reserved=None) if scene.reserved == (at, Role.QUEUED) else scene
+            free = scene.without((at, Role.QUEUED), "reserved")
             if choice is Publish.SEND:
                 yield self._send(free, at, "sent without the lock")
             else:
@@ -602,8 +602,8 @@ class Calls:
         unused = ending.Unused(
             state=ending.State.UNRUN, raised=raised, acks_late=self.setting.acks_late
         )
-        if scene.reserved == (at, Role.QUEUED) and not ending.keeps_reservation(unused):
-            then = then._replace(reserved=None)
+        if not ending.keeps_reservation(unused):
+            then = then.without((at, Role.QUEUED), "reserved")
         then = then.with_call(
             at,
             stands_for=delivery.to if call.stands_for is None else call.stands_for,
@@ -722,11 +722,7 @@ class Calls:
             then = then._replace(reserved=held)
             if keys is Keys.HAND_OVER:
                 then = then.with_call(at, frees=call.hands)
-        if then.lock == (at, Role.RUNNING):
-            then = then._replace(lock=None)
-        if then.beside == (at, Role.RUNNING):
-            then = then._replace(beside=None)
-        return then
+        return then.without((at, Role.RUNNING), "lock", "beside")
 
     def _redelivered(self, scene: Scene, at: int) -> Scene:
         call = scene.calls[at]
@@ -743,9 +739,7 @@ class Calls:
         marker = scene.markers[self._piece(to)]
         then = scene.with_call(at, frees=None)
         unused = marker is not None and marker[1] is not Role.QUEUED
-        if unused and scene.reserved == (to, Role.QUEUED):
-            return then._replace(reserved=None)
-        return then
+        return then.without((to, Role.QUEUED), "reserved") if unused else then
 
     def _remains(
         self,
@@ -775,9 +769,7 @@ class Calls:
         piece = self._piece(at)
         queued = [n for n, one in enumerate(call.deliveries) if one.phase == "queued"]
         if call.revoking:
-            then = scene.with_call(at, revoking=False)
-            if scene.reserved == (at, Role.QUEUED):
-                then = then._replace(reserved=None)
+            then = scene.with_call(at, revoking=False).without((at, Role.QUEUED), "reserved")
             yield self._note(at, "its lock is freed", then)
         may_be_revoked = call.brought and not scene.down and call.stands == WAITS
         if scene.revokes and may_be_revoked and queued and scene.markers[piece] is None:
@@ -794,15 +786,12 @@ class Calls:
             yield self._note(at, "is delivered twice", more._replace(twice=scene.twice - 1))
 
     def _without(self, scene: Scene, at: int) -> Scene:
-        then, piece = scene, self._piece(at)
+        then, piece = (
+            scene.without((at, Role.RUNNING), "reserved", "lock", "beside"),
+            self._piece(at),
+        )
         if then.markers[piece] == (at, Role.RUNNING):
             then = then.with_marker(piece, None)
-        if then.reserved == (at, Role.RUNNING):
-            then = then._replace(reserved=None)
-        if then.lock == (at, Role.RUNNING):
-            then = then._replace(lock=None)
-        if then.beside == (at, Role.RUNNING):
-            then = then._replace(beside=None)
         return then.with_call(at, stands=WAITS if then.calls[at].deliveries else OVER)
 
     # What is known.

@@ -137,8 +137,7 @@ class HandOver:
         stepper.run_finish(part.held, self._params[index], stage, self._fates(index), None)
         self._reached.add("finished")
         ended = Part("ended", held=replace(part.held, valid_until=0.0))
-        label = (f"{NAMES[index]} finishes", ())
-        return label, self._tables.parts.number(ended), self._talk.said(stage, lanes), ""
+        return self._move(index, "finishes", ended, self._talk.said(stage, lanes))
 
     def _fates(self, index: int) -> dict[str, ReleaseAction]:
         keys = self._setting.contenders[index].keys
@@ -150,9 +149,8 @@ class HandOver:
         stepper.run_finish(part.held, self._params[index], stage, self._fates(index), back)
         held = replace(part.held, valid_until=0.0)
         then = replace(part, stands="hands", held=held, barred=frozenset())
-        label = (f"{NAMES[index]} hands back", ())
         lanes_then = self._talk.said(stage, lanes, acked=stage.known)
-        return label, self._tables.parts.number(then), lanes_then, ""
+        return self._move(index, "hands back", then, lanes_then)
 
     def _lengthen_where_handed(
         self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
@@ -166,7 +164,8 @@ class HandOver:
                 yield self._proving(index, replace(part, stands="proves"), now, lanes, feed)
                 continue
             self._note_lengthening(now)
-            yield self._ended(index, replace(Part("ended"), held=part.held), now, lanes, "hands")
+            ended = Part("ended", held=part.held)
+            yield self._move(index, "hands", ended, self._talk.said(now, lanes))
 
     def _resumed(
         self, part: Part, stage: Stage, lanes: tuple[int, ...], feed: stepper.Feed
@@ -189,8 +188,8 @@ class HandOver:
         votes = tuple(answers.get(node) for node in range(len(lanes)))
         self._reached.add("asks whether it stands")
         lanes_then = self._talk.said(stage, lanes, votes, acked=stage.known)
-        then = self._tables.parts.number(replace(part, scalars=scalars))
-        return (f"{NAMES[index]} asks whether it stands", ()), then, lanes_then, ""
+        then = replace(part, scalars=scalars)
+        return self._move(index, "asks whether it stands", then, lanes_then)
 
     def _lengthen(
         self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
@@ -216,19 +215,14 @@ class HandOver:
     def _followed(self, index: int, stage: Stage, lanes: tuple[int, ...], text: str) -> Move:
         taken = {node for node, _ in stage.caught} | stage.known
         lanes_then = self._talk.said(stage, lanes, acked=stage.acked | stage.known, taken=taken)
-        return (
-            (f"{NAMES[index]} {text}", ()),
-            self._tables.parts.number(Part("sent")),
-            lanes_then,
-            "",
-        )
+        return self._move(index, text, Part("sent"), lanes_then)
 
     def _cancel(self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]) -> Move:
         previous = self._params[index].previous
         stepper.run_cancel(self._reserved(index), previous, stage)
         self._reached.add("cancelled")
         then = Part("ended" if previous is None else "cancels")
-        return self._ended(index, then, stage, lanes, "cancels")
+        return self._move(index, "cancels", then, self._talk.said(stage, lanes))
 
     def _lengthen_where_cancelled(
         self, index: int, part: Part, stage: Stage, lanes: tuple[int, ...]
@@ -242,7 +236,8 @@ class HandOver:
                 yield self._proving(index, then, now, lanes, feed)
                 continue
             self._note_lengthening(now)
-            yield self._ended(index, Part("ended"), now, lanes, "lengthens what it has given back")
+            text = "lengthens what it has given back"
+            yield self._move(index, text, Part("ended"), self._talk.said(now, lanes))
 
     def _reserved(self, index: int) -> Reservation:
         reserved = previous_of(self._setting, Contender(takes_over=NAMES[index]))
@@ -254,11 +249,8 @@ class HandOver:
             if command.script is Script.EXTEND and nodes and int(command.args[1]) > GRACE:
                 self._reached.add("lengthened")
 
-    def _ended(
-        self, index: int, then: Part, stage: Stage, lanes: tuple[int, ...], text: str
-    ) -> Move:
-        label = (f"{NAMES[index]} {text}", ())
-        return label, self._tables.parts.number(then), self._talk.said(stage, lanes), ""
+    def _move(self, index: int, text: str, then: Part, lanes: tuple[int, ...]) -> Move:
+        return (f"{NAMES[index]} {text}", ()), self._tables.parts.number(then), lanes, ""
 
     def _answers(self, lanes: tuple[int, ...]) -> Iterator[stepper.Feed]:
         """Yield which of the answers that are there have been taken; their order is all one."""

@@ -14,7 +14,7 @@ from evidence.models import stepper
 from evidence.models.config import Setting
 from evidence.models.explorer import Label, ViolationError
 from evidence.models.handover import BROUGHT, barring
-from evidence.models.state import NAMES, Part, Tables
+from evidence.models.state import NAMES, Node, Part, Tables
 from evidence.models.stepper import GRACE, MOMENT, TICK
 
 _ALL_DONE: Label = ("everything that was said is done", ())
@@ -94,14 +94,11 @@ class Invariants:
     def check_kept(self, columns: tuple[int, ...], parts: tuple[int, ...]) -> None:
         """Raise if failed takeovers left too little of a reservation, or one that succeeded any."""
         there = [self._tables.parts.things[number] for number in parts]
-        if any(part.stands != "ended" for part in there):
+        if any(part.stands != "ended" for part in there) or not (
+            nodes := self._nodes_at_rest(columns)
+        ):
             return
-        left = 0
-        for column in columns:
-            node, lanes = self._tables.columns.things[column]
-            if any(self._tables.lanes.things[lane].under_way for lane in lanes):
-                return
-            left += any(key == "k" and owner == BROUGHT for key, owner, _ in node.keys)
+        left = sum(any((key, owner) == ("k", BROUGHT) for key, owner, _ in it.keys) for it in nodes)
         if any(
             part.held is not None and params.previous is not None
             for part, params in zip(there, self._params, strict=True)
@@ -125,30 +122,31 @@ class Invariants:
             and (part := self._tables.parts.things[number]).stands == "ended"
             and part.held is not None
         }
-        left = 0
-        for column in columns if used else ():
-            node, lanes = self._tables.columns.things[column]
-            if any(self._tables.lanes.things[lane].under_way for lane in lanes):
-                return
-            left += any(owner in used and until > GRACE for _, owner, until in node.keys)
+        left = sum(
+            any(owner in used and until > GRACE for _, owner, until in node.keys)
+            for node in self._nodes_at_rest(columns)
+        )
         if left:
             raise ViolationError(_ALL_DONE, f"a used reservation is left for long on {left} nodes")
 
     def check_woken(self, columns: tuple[int, ...], parts: tuple[int, ...]) -> None:
         """Raise if nobody has woken a contender whose lock was released after it was refused."""
         there = [self._tables.parts.things[number] for number in parts]
-        if any(part.stands != "ended" for part in there):
+        if any(part.stands != "ended" for part in there) or not (
+            nodes := self._nodes_at_rest(columns)
+        ):
             return
-        woken: set[str] = set()
-        for column in columns:
-            node, lanes = self._tables.columns.things[column]
-            if any(self._tables.lanes.things[lane].under_way for lane in lanes):
-                return
-            woken |= node.woken
+        woken = frozenset().union(*(node.woken for node in nodes))
         for index, part in enumerate(there):
             waits = self._setting.contenders[index].waits
             if waits and part.scalars == "CONTENDED" and NAMES[index] not in woken:
                 raise ViolationError(_ALL_DONE, f"nobody has woken {NAMES[index]}")
+
+    def _nodes_at_rest(self, columns: tuple[int, ...]) -> list[Node]:
+        """Return the nodes if everything that was said is done, and none otherwise."""
+        things = [self._tables.columns.things[column] for column in columns]
+        lanes = [self._tables.lanes.things[lane] for _, lanes in things for lane in lanes]
+        return [] if any(lane.under_way for lane in lanes) else [node for node, _ in things]
 
     def _is_trusted(self, number: int, index: int, time: int) -> bool:
         held = self._tables.parts.things[number].held

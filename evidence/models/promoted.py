@@ -13,9 +13,9 @@ apart as far as is allowed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import ClassVar, NamedTuple
 
 from celery_redlock.protocol.commands import Command, acquire, extend
@@ -148,10 +148,7 @@ class Promoted:
             party = at.parties[who]
             if at.since != NONE and party.knows == NONE:
                 yield (f"{OWNERS[who]} learns of the new master", ()), _with(at, who, knows=0)
-            if not party.has_tried:
-                yield from self._attempts(at, who)
-            if party.lease != NONE:
-                yield from self._extensions(at, who)
+            yield from self._asks(at, who, party)
 
     def _later(self, at: At) -> At:
         setting = self.setting
@@ -168,31 +165,33 @@ class Promoted:
             _LATER_QUARANTINE.get(at.quarantine, at.quarantine - 1),
         )
 
-    def _attempts(self, at: At, who: int) -> Iterator[tuple[Label, At]]:
+    def _asks(self, at: At, who: int, party: Party) -> Iterator[tuple[Label, At]]:
         ttl, quarantine = self.setting.ttl, self.setting.ttl + self.setting.takeover
-        command = acquire((Key(KEY, KEY),), OWNERS[who], ttl, 0, quarantine)
+        keys, owner = (Key(KEY, KEY),), OWNERS[who]
+        # A clock that stands: a lease ends when the model says so.
+        stands = {"sent_at": 0.0, "ttl": 10.0, "drift_factor": 0.0}
+        if not party.has_tried:
+            command, tried = acquire(keys, owner, ttl, 0, quarantine), _with(at, who, has_tried=1)
+            make_round = partial(AcquireRound, 3, **stands)
+            yield from self._delivered(tried, who, command, make_round, "asks for the lock")
+        if party.lease != NONE:
+            command = extend(keys, owner, ttl, 1)
+            make_round = partial(ExtendRound, 3, **stands, valid_until=1.0)
+            yield from self._delivered(at, who, command, make_round, "extends its lease")
+
+    def _delivered(
+        self, at: At, who: int, command: Command, make_round: Callable[[], Round], does: str
+    ) -> Iterator[tuple[Label, At]]:
+        """Yield the state after a command, for all nodes that it may reach and that may reply."""
         for reached, replied in _DELIVERIES:
-            # A clock that stands: a lease ends when the model says so.
-            round_ = AcquireRound(3, sent_at=0.0, ttl=10.0, drift_factor=0.0)
+            round_ = make_round()
             then, by = self._exchanged(at, who, command, round_, reached, replied)
-            then = _with(then, who, has_tried=1)
             is_granted = round_.phase in (Phase.GRANTED, Phase.RAISING)
             if is_granted:
-                self.reached.add(f"granted with {by}")
-                then = _with(then, who, lease=ttl)
-            yield _label(who, "asks for the lock", reached, replied, granted=is_granted), then
-
-    def _extensions(self, at: At, who: int) -> Iterator[tuple[Label, At]]:
-        ttl = self.setting.ttl
-        command = extend((Key(KEY, KEY),), OWNERS[who], ttl, 1)
-        for reached, replied in _DELIVERIES:
-            round_ = ExtendRound(3, sent_at=0.0, ttl=10.0, drift_factor=0.0, valid_until=1.0)
-            then, by = self._exchanged(at, who, command, round_, reached, replied)
-            is_granted = round_.phase is Phase.GRANTED
-            if is_granted:
-                self.reached.add(f"extended with {by}")
-                then = _with(then, who, lease=ttl)
-            yield _label(who, "extends its lease", reached, replied, granted=is_granted), then
+                done = "extended" if isinstance(round_, ExtendRound) else "granted"
+                self.reached.add(f"{done} with {by}")
+                then = _with(then, who, lease=self.setting.ttl)
+            yield _label(who, does, reached, replied, granted=is_granted), then
 
     def _exchanged(
         self,

@@ -151,6 +151,10 @@ class Scene(NamedTuple):
         markers = (*self.markers[:piece], owner, *self.markers[piece + 1 :])
         return self._replace(markers=markers)
 
+    def without(self, owner: Owner, *places: str) -> Scene:
+        """Return the scene with those of these places free that an owner has."""
+        return self._replace(**{name: None for name in places if getattr(self, name) == owner})
+
     def with_delivery(self, at: int, position: int, delivery: Delivery | None) -> Scene:
         """Return the scene with one delivery of a call changed, or gone."""
         deliveries = list(self.calls[at].deliveries)

@@ -15,10 +15,8 @@ import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
-from celery_redlock.core import attempt as attempt_module
-from celery_redlock.core import client as client_module
-from celery_redlock.core import lease as lease_module
 from celery_redlock.core.attempt import AcquireParams, attempt_once
 from celery_redlock.core.client import PendingReservation, _cancel, _give_back
 from celery_redlock.core.holding import Holding
@@ -201,7 +199,7 @@ class Stage:
 
 
 class _Entropy:
-    """Stands where `attempt` reads random bytes: fresh for each attempt, the same in each run."""
+    """Is `os` to `attempt`: bytes that are fresh for each attempt, and the same in each run."""
 
     current = 0
 
@@ -214,20 +212,18 @@ class _Entropy:
 def prepared() -> Iterator[None]:
     """Make the shipped code deterministic and silent meanwhile."""
     logger = logging.getLogger("celery_redlock")
-    before = attempt_module.os, logger.level, client_module.HANDBACK_TTL
-    checked_ttl = lease_module.checked_ttl
-    # The models' leases are some ticks long.
-    lease_module.checked_ttl = lambda ttl, max_ttl: ttl  # type: ignore[attr-defined]
-    client_module.HANDBACK_TTL = GRACE * TICK  # type: ignore[misc]
-    attempt_module.os = types.SimpleNamespace(urandom=_Entropy.urandom)  # type: ignore[attr-defined]
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        attempt_module.os = before[0]  # type: ignore[attr-defined]
-        logger.setLevel(before[1])
-        client_module.HANDBACK_TTL = before[2]  # type: ignore[misc]
-        lease_module.checked_ttl = checked_ttl  # type: ignore[attr-defined]
+    level = logger.level
+    with (
+        mock.patch("celery_redlock.core.attempt.os", _Entropy),
+        mock.patch("celery_redlock.core.client.HANDBACK_TTL", GRACE * TICK),
+        # The models' leases are some ticks long.
+        mock.patch("celery_redlock.core.lease.checked_ttl", lambda ttl, max_ttl: ttl),
+    ):
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
 
 
 @dataclass(frozen=True, slots=True)

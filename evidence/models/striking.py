@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 from celery.exceptions import Retry
 
@@ -294,16 +295,13 @@ class Striking:
 def _around(looks: Iterator[Any]) -> Iterator[list[Any]]:
     """Let the reaches see these stacks, and give what they throw or, as None, take back."""
     thrown: list[Any] = []
-    shipped = {name: getattr(interrupters, name) for name in ("sys", "_throw_at", "signal")}
-    interrupters.sys = SimpleNamespace(_current_frames=lambda: next(looks))  # type: ignore[assignment]
-    interrupters._throw_at = lambda thread, loss: thrown.append(loss)  # type: ignore[assignment]
-    sent = lambda *_: thrown.append(SIGNAL)  # noqa: E731
-    interrupters.signal = SimpleNamespace(pthread_kill=sent)  # type: ignore[assignment]
-    try:
+    with mock.patch.multiple(
+        interrupters,
+        sys=SimpleNamespace(_current_frames=lambda: next(looks)),
+        _throw_at=lambda thread, loss: thrown.append(loss),
+        signal=SimpleNamespace(pthread_kill=lambda *_: thrown.append(SIGNAL)),
+    ):
         yield thrown
-    finally:
-        for name, value in shipped.items():
-            setattr(interrupters, name, value)
 
 
 def _end_by_retry(running_lock: RunningLock) -> None:
