@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from celery_redlock.tasks.config.debounce import Debounce
@@ -22,18 +22,11 @@ from celery_redlock.tasks.message.owner_label import TaskOwner
 from celery_redlock.tasks.publish.burst import DebouncedCall
 from celery_redlock.tasks.rules import arrival, publish
 from celery_redlock.tasks.rules.arrival import Action
-from celery_redlock.tasks.rules.facts import (
-    ConflictPolicy,
-    DuplicatePolicy,
-    Holder,
-    Obstacle,
-    Order,
-    Role,
-    Unavailable,
-)
+from celery_redlock.tasks.rules.facts import DuplicatePolicy, Holder, Obstacle, Role
 from celery_redlock.tasks.rules.publish import Publish
 from evidence.models.bursts import BurstSetting
 from evidence.models.explorer import Found, Label, ViolationError
+from evidence.models.facts import CONFLICT, CONTENTION
 from evidence.models.state import NAMES
 
 #: Longer than anything that is explored.
@@ -274,18 +267,13 @@ class Bursts:
             raise ViolationError((f"{NAMES[at]}: {choice}", ()), "a debounced call is not sent")
 
     def _conflict(self, scene: Scene, at: int, call: Call, held: Held) -> publish.Conflict:
-        return publish.Conflict(
-            split=False,
+        return replace(
+            CONFLICT,
             holder=Holder.ITSELF if self.setting.one_id else Holder.OTHER,
             role=held.role,
-            same_work=True,
-            is_limit=False,
-            holder_has_ended=False,
             has_waited=call.waited and self._is_awaited(call, held),
             has_dependents=self.setting.one_id,
-            continues=False,
             policy=DuplicatePolicy.REPLACE,
-            holder_may_be_skipped=False,
             held_in_body=False,
             burst=self._shipped(call).burst_of(self._owner(scene, held), scene.now),
         )
@@ -474,29 +462,14 @@ class Bursts:
         queued = found.role is Role.QUEUED
         is_newer = scene.calls[found.by].order > call.asked
         is_out = found.until - scene.now > self.setting.grace
-        return arrival.Contention(
+        return replace(
+            CONTENTION,
             obstacle=Obstacle.MARKER if is_marker else Obstacle.RESERVED,
-            split=False,
             holder=Holder.ITSELF if self.setting.one_id else Holder.OTHER,
             role=found.role,
-            order=Order.UNKNOWN,
-            same_work=True,
-            same_message=False,
-            holds_until_result=True,
-            holder_may_be_skipped=False,
             holder_is_newer=not is_marker and queued and is_newer and is_out,
-            locks_at_publish=True,
-            for_window=False,
             brought_lock=call.locked,
-            continues=False,
-            may_have_begun=False,
-            has_retaken=False,
-            has_taken_over=False,
-            may_be_rejected=False,
             at_publish=DuplicatePolicy.REPLACE,
-            at_run=ConflictPolicy.REQUEUE,
-            unavailable=Unavailable.REQUEUE,
-            eager=False,
         )
 
     def _begun(self, scene: Scene, at: int) -> Scene:

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from celery_redlock.tasks.config.modes import MODES
 from celery_redlock.tasks.rules import arrival, ending, publish
 from celery_redlock.tasks.rules.arrival import Action, Arrival, Sighting, Waiting
-from celery_redlock.tasks.rules.ending import CeleryState, Ending, Keys
+from celery_redlock.tasks.rules.ending import CeleryState, Keys
 from celery_redlock.tasks.rules.facts import (
-    Burst,
     ConflictPolicy,
     DuplicatePolicy,
     Evidence,
@@ -33,6 +32,7 @@ from celery_redlock.tasks.rules.publish import Publish
 from evidence.models import promises
 from evidence.models.calls import CallSetting
 from evidence.models.explorer import Found
+from evidence.models.facts import CONFLICT, CONTENTION, ENDED, REMAINS
 from evidence.models.scene import (
     DEAD,
     OVER,
@@ -242,12 +242,11 @@ class Calls:
         if who is Holder.OTHER and self._is_copy(at, holder) and not role.is_over:
             who = Holder.COPY
         running = role is Role.RUNNING
-        return publish.Conflict(
-            split=False,
+        return replace(
+            CONFLICT,
             holder=who,
             role=role,
             same_work=self._is_of_the_same_task(at, holder),
-            is_limit=False,
             holder_has_ended=running
             and scene.calls[holder].stands == STORED
             and self._is_of_the_same_task(at, holder),
@@ -257,7 +256,6 @@ class Calls:
             policy=DuplicatePolicy(caller.policy),
             holder_may_be_skipped=self._may_be_skipped(at, holder, role),
             held_in_body=self._mode.held_in_body,
-            burst=Burst.NONE,
         )
 
     def _send(self, scene: Scene, at: int, text: str, **changes: Any) -> Move:
@@ -514,9 +512,9 @@ class Calls:
             who = Holder.COPY
         mine, theirs = (promises.age(self.setting, scene, one) for one in (at, holder))
         order = {True: Order.OLDER, False: Order.UNKNOWN}[theirs < mine]
-        return arrival.Contention(
+        return replace(
+            CONTENTION,
             obstacle=obstacle,
-            split=False,
             holder=who,
             role=role,
             order=Order.NEWER if theirs > mine else order,
@@ -524,19 +522,16 @@ class Calls:
             same_message=holder == at,
             holds_until_result=self._is_marked(at),
             holder_may_be_skipped=self._may_be_skipped(at, holder, role),
-            holder_is_newer=False,
             locks_at_publish=self._mode.at_publish,
             for_window=self._mode.for_window,
             brought_lock=call.brought,
             continues=caller.retries is not None,
             may_have_begun=self._may_have_begun(call, delivery),
             has_retaken=delivery.retaken,
-            has_taken_over=False,
             may_be_rejected=self.setting.acks_late and not caller.tied,
             at_publish=DuplicatePolicy(caller.policy),
             at_run=ConflictPolicy(self.setting.at_run),
             unavailable=Unavailable(self.setting.unavailable),
-            eager=False,
         )
 
     # Ending without a body.
@@ -582,15 +577,11 @@ class Calls:
             yield from self._met(retaken, at, position, Obstacle.MARKER, marker)
 
     def _end_unrun(self, scene: Scene, at: int, position: int) -> Move:
-        call, caller = scene.calls[at], self.setting.callers[at]
+        call = scene.calls[at]
         delivery = call.deliveries[position]
         assert delivery.then is not None
-        remains = self._remains(
-            caller.tick is not None,
-            ending.State.UNRUN,
-            Ending.DONE,
-            arrival.MARKED_AS[delivery.then],
-        )
+        marked = arrival.MARKED_AS[delivery.then]
+        remains = self._remains(at, state=ending.State.UNRUN, unrun_as=marked)
         then = scene.with_delivery(at, position, None)
         piece = self._piece(at)
         if scene.markers[piece] == (at, Role.QUEUED):
@@ -690,22 +681,17 @@ class Calls:
         celery_state, raised = _ENDS[call.end]
         rejections = (Raised.REJECT, Raised.REJECT_TO_QUEUE)
         end = ending.ending_of(
-            ending.Ended(
+            replace(
+                ENDED,
                 state=call.state,
                 celery_state=celery_state,
                 rejection=raised if raised in rejections else Raised.NOTHING,
                 process_ends=raised is Raised.PROCESS_END,
                 retry_is_out=call.hands is not None,
-                failure_is_final=True,
-                eager=False,
             )
         )
-        remains = self._remains(
-            self.setting.callers[at].tick is not None,
-            call.state,
-            end,
-            can_give_back=call.brought and not mode.own_queue_key,
-        )
+        gives_back = call.brought and not mode.own_queue_key
+        remains = self._remains(at, state=call.state, ending=end, can_give_back=gives_back)
         then, piece = scene, self._piece(at)
         if scene.markers[piece] == (at, Role.RUNNING):
             role = ending.marker_after(remains)
@@ -741,25 +727,13 @@ class Calls:
         unused = marker is not None and marker[1] is not Role.QUEUED
         return then.without((to, Role.QUEUED), "reserved") if unused else then
 
-    def _remains(
-        self,
-        for_tick: bool,
-        state: ending.State,
-        end: Ending,
-        unrun_as: Role | None = None,
-        *,
-        can_give_back: bool = False,
-    ) -> ending.Remains:
-        return ending.Remains(
-            ending=end,
-            state=state,
-            unrun_as=unrun_as,
-            for_tick=for_tick,
+    def _remains(self, at: int, **what: Any) -> ending.Remains:
+        return replace(
+            REMAINS,
+            for_tick=self.setting.callers[at].tick is not None,
             held_in_body=self._mode.in_body,
-            can_give_back=can_give_back,
             has_window=self._mode.for_window,
-            window_is_over=False,
-            has_minimum=False,
+            **what,
         )
 
     # Faults.

@@ -105,7 +105,6 @@ class Machine:
         self._tasks: list[Task] = []
         self._deferred: list[tuple[Task, int]] = []
         self._trap: tuple[int, float, bool] | None = None
-        self._thaws_at = 0.0
 
     def spawn(self, run: Callable[[], object]) -> None:
         task = Task(self, run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from celery_redlock.core import ReleaseAction, Reservation, client_of
@@ -19,18 +19,9 @@ from celery_redlock.errors import LeaseLost, LockContended
 from celery_redlock.protocol.keys import Key
 from celery_redlock.tasks.rules import arrival, ending, publish
 from celery_redlock.tasks.rules.arrival import Action
-from celery_redlock.tasks.rules.facts import (
-    Burst,
-    ConflictPolicy,
-    DuplicatePolicy,
-    Holder,
-    Obstacle,
-    Order,
-    Raised,
-    Role,
-    Unavailable,
-)
+from celery_redlock.tasks.rules.facts import DuplicatePolicy, Holder, Obstacle, Raised, Role
 from celery_redlock.tasks.rules.publish import Publish
+from evidence.models.facts import CONFLICT, CONTENTION, ENDED, REMAINS
 
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, PendingReservation, Redlock
@@ -115,20 +106,13 @@ class UniqueTasks:
     def _on_publish_contention(self, error: LockContended) -> Publish:
         holder, role = _parse(error.holder)
         newest = role is Role.QUEUED and self._random.random() < 0.3
-        facts = publish.Conflict(
+        facts = replace(
+            CONFLICT,
             split=error.split,
             holder=Holder.FOREIGN if holder is None else Holder.OTHER,
             role=role,
-            same_work=True,
-            holder_has_ended=False,
-            has_waited=False,
             has_dependents=not newest and self._random.random() < 0.1,
-            continues=False,
             policy=DuplicatePolicy.REPLACE if newest else DuplicatePolicy.EXISTING,
-            holder_may_be_skipped=False,
-            held_in_body=True,
-            burst=Burst.NONE,
-            is_limit=False,
         )
         return publish.on_conflict(facts)
 
@@ -200,29 +184,14 @@ class UniqueTasks:
     def _contention(self, message: Message, error: LockContended | Refusal) -> arrival.Contention:
         holder, role = _parse(error.holder)
         who = Holder.FOREIGN if holder is None else Holder.OTHER
-        return arrival.Contention(
+        return replace(
+            CONTENTION,
             obstacle=Obstacle.MARKER if error.key == message.mark else Obstacle.RESERVED,
             split=error.split,
             holder=Holder.ITSELF if holder == message.task else who,
             role=role,
-            order=Order.UNKNOWN,
-            same_work=True,
-            same_message=False,
-            holds_until_result=True,
-            holder_may_be_skipped=False,
-            holder_is_newer=False,
-            locks_at_publish=True,
-            for_window=False,
             brought_lock=message.reservation is not None,
-            continues=False,
             may_have_begun=message.reservation is not None,
-            has_retaken=False,
-            has_taken_over=False,
-            may_be_rejected=False,
-            at_publish=DuplicatePolicy.EXISTING,
-            at_run=ConflictPolicy.REQUEUE,
-            unavailable=Unavailable.REQUEUE,
-            eager=False,
         )
 
     def _run(self, message: Message, lease: Lease) -> None:
@@ -298,23 +267,16 @@ def _parse(owner: str | None) -> tuple[str | None, Role]:
 
 
 def _remains(state: ending.State, message: Message, *, rejected: bool) -> ending.Remains:
-    ended = ending.Ended(
+    ended = replace(
+        ENDED,
         state=state,
         celery_state=ending.CeleryState.REJECTED if rejected else ending.CeleryState.SUCCESS,
         rejection=Raised.REJECT_TO_QUEUE if rejected else Raised.NOTHING,
-        process_ends=False,
         retry_is_out=state is ending.State.HANDED_OVER,
-        failure_is_final=True,
-        eager=False,
     )
-    return ending.Remains(
+    return replace(
+        REMAINS,
         ending=ending.ending_of(ended),
         state=state,
-        unrun_as=None,
-        for_tick=False,
-        held_in_body=True,
         can_give_back=message.reservation is not None,
-        has_window=False,
-        window_is_over=False,
-        has_minimum=False,
     )
