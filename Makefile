@@ -156,8 +156,8 @@ proof-nightly: $(READY) ## the same with a budget of hours
 DURATION ?= 60
 
 .PHONY: chaos
-chaos: $(READY) ## real servers, workers and publishers under a nemesis for DURATION seconds; writes chaos.html
-	$(BIN)/python -m evidence.chaos --duration $(DURATION) --html chaos.html
+chaos: $(READY) ## real servers, workers and publishers under a nemesis for DURATION seconds
+	$(BIN)/python -m evidence.chaos --duration $(DURATION)
 	$(BIN)/python -m evidence.chaos --duration 20 --outside
 
 .PHONY: calls

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evidence.chaos.checks import Violation
-from evidence.chaos.report import render_page
 from evidence.chaos.run import Outcome, run
 from evidence.chaos.tasks.run import TaskOutcome, run_tasks
 
@@ -44,7 +43,6 @@ def main() -> int:
         "--sentinel", action="store_true", help="lock on three Sentinel groups, which fail over"
     )
     parser.add_argument("--binary", help="the server program of those; the embedded one if omitted")
-    parser.add_argument("--html", type=Path, help="write a page with a picture of the run")
     parser.add_argument("--report", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
     if options.sentinel and (options.outside or options.tasks):
@@ -60,8 +58,6 @@ def main() -> int:
         locks = _run_locks(options, seed, duration)
     if not (options.outside or options.no_guard or options.locks or options.sentinel):
         tasks = _run_tasks(seed, duration * (1.0 if options.tasks else _TASKS_SHARE))
-    if options.html:
-        options.html.write_text(render_page(locks, tasks))
     if options.report:
         report = {} if locks is None else figures(locks)
         if tasks is not None:

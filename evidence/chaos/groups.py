@@ -142,7 +142,7 @@ class GroupNemesis(Nemesis):
     def _on_masters(self, fault: Fault) -> Progress:
         begin, end = MASTER_FAULTS[fault.kind]
         nodes = fault.targets
-        self._journal.note("fault", kind=fault.kind, nodes=nodes, amount=0.0, point=False)
+        self._journal.note("fault", kind=fault.kind, nodes=nodes)
         self._faulty.update(nodes)
         for node in nodes:
             self._harmed_at[node] = float("inf")

@@ -252,9 +252,7 @@ class NodeNemesis(Nemesis):
 
     def _on_nodes(self, fault: Fault) -> Progress:
         passing = fault.kind in ("clock rate", "clock nudge")
-        self._journal.note(
-            "fault", kind=fault.kind, nodes=fault.targets, amount=fault.amount, point=passing
-        )
+        self._journal.note("fault", kind=fault.kind, nodes=fault.targets, amount=fault.amount)
         if passing:
             yield from self._harm(fault)
             return
@@ -274,7 +272,7 @@ class NodeNemesis(Nemesis):
     def _relay(self, fault: Fault) -> Progress:
         """Let two nodes refuse, and one forget without a pause after they are back."""
         forgets, *refuse = fault.targets
-        self._journal.note("fault", kind=fault.kind, nodes=refuse, amount=0.0, point=False)
+        self._journal.note("fault", kind=fault.kind, nodes=refuse)
         self._faulty.update(refuse)
         for node in refuse:
             self._harmed_at[node] = float("inf")

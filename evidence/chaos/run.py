@@ -19,7 +19,7 @@ from evidence.chaos.clocks import Clock, build_shim, write_launcher
 from evidence.chaos.groups import GROUPS, SENTINELS, TAKEOVER, GroupNemesis, plan_groups
 from evidence.chaos.history import History, Journal, build_history, now, read_events
 from evidence.chaos.nemesis import Nemesis, NodeNemesis
-from evidence.chaos.resources import Record, Resource
+from evidence.chaos.resources import Resource
 from evidence.chaos.schedule import (
     FENCED,
     LIMIT,
@@ -50,9 +50,7 @@ class Outcome:
     All that is known after a run.
 
     Attributes:
-        started: when the first fault could come.
-        healed: when everything was mended.
-        revived: seconds from then until each key was granted again.
+        revived: seconds from when everything was mended until each key was granted again.
         clocks: whether clocks of nodes could be set.
         sentinel: whether the nodes were Sentinel groups, whose clocks are left alone.
     """
@@ -61,21 +59,12 @@ class Outcome:
     outside: bool
     guard: bool
     seconds: float
-    started: float
-    healed: float
     revived: Mapping[str, float | None]
     clocks: bool
     sentinel: bool
     faults: Mapping[str, int]
     history: History
-    plain: Mapping[str, list[Record]]
-    fenced: Mapping[str, list[Record]]
     verdict: Verdict
-
-    @property
-    def expects_overlaps(self) -> bool:
-        """Whether two holders at once are what the run is to show."""
-        return self.outside or not self.guard
 
 
 def run(
@@ -152,12 +141,10 @@ class _Run:
         stuck = self._crew.end()
         seconds = now() - started
         history = build_history(read_events(self._directory))
-        plain = {key: self._resources[key].records() for key in PLAIN}
-        fenced = {key: self._resources[key].records() for key in (*FENCED, *SLOTS)}
         verdict = judge(
             history,
-            plain,
-            fenced,
+            {key: self._resources[key].records() for key in PLAIN},
+            {key: self._resources[key].records() for key in (*FENCED, *SLOTS)},
             limits={LIMITED: LIMIT},
             expect_overlaps=self._outside or not self._guard,
         )
@@ -178,15 +165,11 @@ class _Run:
             outside=self._outside,
             guard=self._guard,
             seconds=seconds,
-            started=started,
-            healed=healed,
             revived=revived,
             clocks=clocks,
             sentinel=self._sentinel,
             faults=dict(nemesis.faults),
             history=history,
-            plain=plain,
-            fenced=fenced,
             verdict=verdict,
         )
 

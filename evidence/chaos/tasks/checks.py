@@ -16,7 +16,6 @@ from evidence.chaos.checks import (
     planted_by_nemesis,
 )
 from evidence.chaos.history import Event, History
-from evidence.chaos.tasks import duplicates, leftovers, order, outcomes
 from evidence.chaos.tasks.duplicates import Pairs, check_answers, check_pairs, check_skips
 from evidence.chaos.tasks.history import Body, TaskHistory
 from evidence.chaos.tasks.kinds import KINDS, TAKEN_AWAY
@@ -29,26 +28,6 @@ _EARLY = 0.1
 
 _TOKEN_RULE = "a body that is to hold its lock has a lease and a token"
 _DRAINED_RULE = "the broker is empty some time after everything is mended"
-
-#: All rules of the task layer, in the order in which people read them.
-RULES = (
-    "at most one holder trusts its lease",
-    "nobody is granted a lock that another was granted for longer",
-    "tokens are unique",
-    "tokens increase in the order of grants",
-    "tokens increase in the order of holds",
-    "a loss is reported before trust ends, unless the process was paused",
-    _TOKEN_RULE,
-    *outcomes.RULES,
-    *duplicates.RULES,
-    *order.RULES,
-    *leftovers.RULES,
-    _DRAINED_RULE,
-    "workers and publishers do not die by themselves",
-    "workers and publishers end when told to",
-    "a publisher's calls raise nothing",
-    "a node that forgot serves again",
-)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,6 @@ _LIVE_RULE = "a duplicate is answered for a task that waits or runs"
 _FREED_RULE = "who revokes what waits and frees its key sends a new call"
 _SKIP_RULE = "a task is skipped for another that ran meanwhile, or will"
 _TWICE_RULE = "sent twice, run once"
-RULES = (_TWICE_RULE, _READ_RULE, _FREED_RULE, _LIVE_RULE, _SKIP_RULE)
 
 #: Between the end of a body and the end of its lock: results are stored, nodes are asked.
 _RELEASED_WITHIN = TTL

@@ -12,7 +12,6 @@ from evidence.chaos.tasks.history import Left, TaskHistory, task_of
 from evidence.chaos.tasks.outcomes import GONE, LOST_ON_ITS_WAY, outcome_of
 
 _RULE = "no key is taken when its task has ended"
-RULES = (_RULE,)
 
 #: Fewer nodes than this keep nobody away. A release that a node does not get is kept for it by the
 #: process that released, and is lost with that process; the nemesis kills many.

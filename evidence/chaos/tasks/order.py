@@ -18,7 +18,6 @@ _A_MOMENT = 0.1
 _RELEASED_WITHIN = 0.5
 
 _ONCE_RULE = "one message, one body"
-RULES = (_NEWEST_RULE, _ONCE_RULE)
 
 
 def check_newest(history: TaskHistory) -> Iterator[Violation]:

@@ -34,7 +34,6 @@ _RULE = "every accepted call comes to an outcome"
 _RETRY_RULE = "a chain of retries is never lost"
 _FOLLOWER_RULE = "what follows a task runs: links, bodies of chords, next steps"
 _FAILURE_RULE = "no call fails because of its lock"
-RULES = (_RULE, _RETRY_RULE, _FOLLOWER_RULE, _FAILURE_RULE)
 
 
 def outcome_of(history: TaskHistory, call: Call) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from evidence.chaos.clocks import Clock, build_shim
-from evidence.chaos.report import render_page
 from evidence.chaos.run import run
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -27,9 +26,6 @@ def test_a_few_seconds_within_the_assumptions_break_no_rule():
     outcome = run(1, 4.0)
     assert outcome.verdict.violations == []
     assert outcome.history.holds
-    page = render_page(outcome)
-    assert "every rule held" in page
-    assert "http" not in page
 
 
 def test_a_few_seconds_beyond_them_show_overlaps_and_lose_nothing_behind_the_guard():
@@ -44,7 +40,6 @@ def test_a_failover_of_sentinel_groups_breaks_no_rule():
     outcome = run(3, 3.0, sentinel=True)
     assert outcome.verdict.violations == []
     assert any(kind.endswith(": promoted") for kind in outcome.faults)
-    assert "Sentinel groups" in render_page(outcome)
 
 
 @pytest.mark.timeout(2 * START_PATIENCE)
