@@ -115,7 +115,7 @@ def explain(
     """
     plan: LockPlan = task.redlock_plan
     if plan.keys is None:
-        raise ConfigurationError(f"Task {task.name} takes no lock.")
+        raise ConfigurationError(f"Task {task.name} does not lock.")
     keys, others = key_texts(task, call), shared_with(task)
     meaning = _Meaning(task=task, plan=plan, settings=settings, keys=keys, shared_with=others)
     return Explanation(

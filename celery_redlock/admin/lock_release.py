@@ -172,7 +172,7 @@ def _delete(nodes: Readers, entry: LockEntry, slots: int) -> LockEntry | None:
         by_node = "; ".join(f"{name}: {what}" for name, what in taken.on_release.items())
         raise QuorumUnavailable(
             f"The release of {shortened(entry.key)!r} is not confirmed: {len(replied)} of "
-            f"{len(votes)} nodes replied, a quorum is {nodes.quorum}. {by_node}. Try again.",
+            f"{len(votes)} nodes replied, and a quorum is {nodes.quorum}. {by_node}. Try again.",
             entry.key,
             taken.on_release,
         )

@@ -84,8 +84,8 @@ class Readers:
         """Raise `QuorumUnavailable` if too few nodes answer."""
         if len(self._readers) < self.quorum:
             raise QuorumUnavailable(
-                f"The locks cannot be read: it takes {self.quorum} of {len(self.names)} nodes. "
-                f"{describe_problems(self.reasons)}.",
+                f"The locks cannot be read: {self.quorum} of {len(self.names)} nodes have to "
+                f"answer. {describe_problems(self.reasons)}.",
                 None,
                 self.reasons,
             )

@@ -111,7 +111,7 @@ class Broker:
         self._down_since = self._now()
         logger.error(
             "beat-broker-unreachable",
-            "Beat cannot connect to the broker: %(error)s. It sends nothing until it can",
+            "Beat cannot connect to the broker: %(error)s. It sends nothing until it is connected",
             error=exc,
         )
 

@@ -123,7 +123,7 @@ class Candidate:
         except Exception as exc:
             logger.warning(
                 "beat-lock-left",
-                "The lock %(key)r may stay held for one lease: %(error)s",
+                "The lock %(key)r may stay held until its lease expires: %(error)s",
                 key=self._key,
                 error=exc,
             )
@@ -145,7 +145,7 @@ class Candidate:
             "Beat waits to lead schedule %(schedule)r: %(leader)s leads; its lease has "
             "%(seconds).3g s left unless extended",
             schedule=self._key,
-            leader=parse_leader(exc.holder) or f"a holder that is no beat ({exc.holder!r})",
+            leader=parse_leader(exc.holder) or f"a holder that is not a beat ({exc.holder!r})",
             seconds=exc.expires_in or 0.0,
             holder=exc.holder,
         )
@@ -156,8 +156,8 @@ class Candidate:
         self._unavailable_since = self._now()
         logger.warning(
             "beat-cannot-lead",
-            "No beat can lead schedule %(schedule)r: %(error)s This beat tries every "
-            "%(seconds).3g s, and logs the end of the outage",
+            "No beat can lead schedule %(schedule)r: %(error)s This beat tries again every "
+            "%(seconds).3g s, and logs when the outage ends",
             schedule=self._key,
             error=exc,
             seconds=self._timings.retry,

@@ -19,7 +19,7 @@ logger = event_logger(__name__)
 NAMESPACE = "celery.beat_schedulers"
 ADVICE = (
     "Set redlock_beat_scheduler to a scheduler class, its path, such as "
-    "'celery.beat:PersistentScheduler', or its alias, such as 'django', or leave it out"
+    "'celery.beat:PersistentScheduler', or its alias, such as 'django', or omit it"
 )
 
 
@@ -44,7 +44,8 @@ def wrapped_class(given: str | type, wrapper: type[Scheduler]) -> type[Scheduler
         ) from exc
     if not isinstance(inner_class, type) or not issubclass(inner_class, Scheduler):
         raise ConfigurationError(
-            f"redlock_beat_scheduler={given!r} is no subclass of celery.beat.Scheduler. {ADVICE}."
+            f"redlock_beat_scheduler={given!r} is not a subclass of celery.beat.Scheduler. "
+            f"{ADVICE}."
         )
     if issubclass(inner_class, wrapper):
         raise ConfigurationError(

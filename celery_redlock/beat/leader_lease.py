@@ -72,8 +72,8 @@ class LeaderLease:
             self._paused_since = self._now()
             logger.warning(
                 "beat-lease-not-extended",
-                "The leader's lease was not extended for %(seconds).3g s; the leader sends nothing "
-                "until it is",
+                "The leader's lease has not been extended for %(seconds).3g s; the leader sends "
+                "nothing until it is extended",
                 seconds=self._timings.renew_deadline,
             )
         return False

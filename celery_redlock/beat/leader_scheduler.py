@@ -134,7 +134,7 @@ class LeaderScheduler(TickScheduler):
             except Exception:
                 logger.exception(
                     "beat-entry-own-last-run",
-                    "Entry %(entry)r continues from its own last run, not from what is recorded",
+                    "Entry %(entry)r continues from its own last run, not from the recorded one",
                     entry=entry.name,
                 )
         progress.building_since = None
@@ -223,7 +223,7 @@ class LeaderScheduler(TickScheduler):
                 raise
             logger.warning(
                 "beat-entry-duplicate",
-                "Entry %(entry)r was due, and counts as run: %(error)s",
+                "Entry %(entry)r was due, and counts as sent: %(error)s",
                 entry=entry.name,
                 error=duplicate,
             )

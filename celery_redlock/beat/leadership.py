@@ -164,7 +164,7 @@ class Leadership:
                 logger.warning(
                     "beat-state-unread",
                     "This beat leads schedule %(schedule)r, and sends nothing until it has read "
-                    "what earlier leaders recorded: %(error)s It tries again in each pass",
+                    "the records of earlier leaders: %(error)s It tries again in each pass",
                     schedule=self._name,
                     error=exc,
                 )

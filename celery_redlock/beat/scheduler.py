@@ -43,7 +43,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     send that it has begun. Limit: the broker does not check fencing tokens. A leader that is frozen
     while it sends may send that one message late, and the tick of a leader that dies between
     sending and recording is sent twice. The workers drop the second message if the task locks (or
-    with `redlock_dedupe`); a task without this package runs twice.
+    with `redlock_dedupe`); a task that does not use this package runs twice.
 
     It never fails because of a lock. An exception of the wrapped scheduler ends the beat, as it
     would end a plain beat.
@@ -241,8 +241,8 @@ def _seconds(max_interval: Any) -> float:
     if isinstance(max_interval, int | float):
         return max_interval
     raise ConfigurationError(
-        f"beat_max_loop_interval={max_interval!r} is no number of seconds. Give a number, or leave "
-        "it out: the pause between two passes is at most redlock_beat_retry."
+        f"beat_max_loop_interval={max_interval!r} is not a number of seconds. Give a number, or "
+        "omit it: the pause between two passes is at most redlock_beat_retry."
     )
 
 

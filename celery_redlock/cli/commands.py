@@ -191,8 +191,8 @@ def list_(target: Target, *, pattern: str, as_json: bool) -> int:
     Prints one row for each key, or slot of a key with a limit or a rate, as soon as it is found.
     PATTERN is a glob on the keys as tasks write them: *, ?, [abc]; [*] is a star. A leftover is a
     key that only a minority of the nodes has: it keeps no other holder out, and expires. A rate
-    counts the start of a task until its slot expires. A paused key is listed whether or not anybody
-    holds it, with the user and host that paused it.
+    counts the start of a task until its slot expires. A paused key is listed whether or not it is
+    held, with the user and host that paused it.
     """
     from celery_redlock.cli.locks import show_locks
 
@@ -258,7 +258,9 @@ def release(
     if (key is None) == (task is None):
         raise click.UsageError("give either a key or --task NAME.")
     if key is not None and state is not None:
-        raise click.UsageError("--state is for --task NAME: it chooses among its calls.")
+        raise click.UsageError(
+            "--state is for --task NAME: it selects among the calls of that task."
+        )
     if revoke and state in ("running", "finished"):
         raise click.UsageError(f"--revoke is for queued messages, not for calls in state {state}.")
     if task is not None and rates:
@@ -295,7 +297,7 @@ def duration(value: str) -> float:
 @_as_json
 def pause(target: Target, *, key: str, seconds: float, as_json: bool) -> int:
     """
-    Refuse a key to everybody for a while.
+    Refuse a key to all callers for a while.
 
     Holders keep it. Calls are accepted and queued; no body begins. Messages come back when the
     pause ends. A limit and a rate of the same name are paused with it. A node that is down now, or

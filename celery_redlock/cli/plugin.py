@@ -67,9 +67,9 @@ def _warn_of_publishers(app: AppLike, **_: Any) -> None:
         logger.warning(
             "app-does-not-import",
             "%(setting)s of app %(app)r takes effect in this process because a celery command "
-            "started it. The app does not import %(module)s, so programs that only send its "
-            "tasks acquire no lock at publish and mark no message. Write import %(module)s where "
-            "the app is made.",
+            "started it. The app does not import %(module)s, so programs that only send its tasks "
+            "neither acquire locks at publish nor mark messages. Write import %(module)s where the "
+            "app is made.",
             setting=" and ".join(filter(app.conf.get, SETTINGS)),
             app=app.main,
             module=TASK_LAYER,

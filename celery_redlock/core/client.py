@@ -213,8 +213,8 @@ class Client:
         """Raise `ConfigurationError` if the client is closed."""
         if self._closed:
             raise ConfigurationError(
-                f"{self!r} is closed, so it asks no node. Close a client when its last user "
-                "has ended, or make a new one."
+                f"{self!r} is closed and cannot be used. Close a client only when its last user "
+                "has ended, or create a new one."
             )
 
     def acquire(self, request: AcquireRequest) -> Lease:

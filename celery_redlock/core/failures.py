@@ -138,9 +138,9 @@ def not_acquired_error(attempt: Attempt, nodes: tuple[str, ...], waited: float) 
         by_node = {**node_votes(round_, nodes), **_contenders(round_, nodes)}
         if refused.split or not refused.keys:
             text = (
-                f"Lock {name} was not taken{after}: no owner has it on {round_.needed} of "
-                f"{len(nodes)} nodes, and it is free on too few. {describe_problems(by_node)}. "
-                "Try again."
+                f"Lock {name} was not acquired{after}: no owner has it on {round_.needed} of "
+                f"{len(nodes)} nodes, and it is free on too few. {describe_problems(by_node)}. Try "
+                "again."
             )
         else:
             text = _in_words(refused, after)
@@ -149,7 +149,7 @@ def not_acquired_error(attempt: Attempt, nodes: tuple[str, ...], waited: float) 
     if round_.phase is Phase.LATE:
         votes.setdefault("this process", "read the answers when the lease had nearly ended")
     return QuorumUnavailable(
-        f"Lock {name} needs {round_.needed} of {len(nodes)} nodes; not taken{after}. "
+        f"Lock {name} needs {round_.needed} of {len(nodes)} nodes; not acquired{after}. "
         f"{describe_problems(votes)}.",
         key,
         votes,
@@ -215,8 +215,9 @@ def _in_words(refused: Refusal, after: str) -> str:
     name = repr(shortened("" if key is None else key.text))
     if refused.is_paused:
         return (
-            f"Lock {name} is paused for {readable(expires_in)} s more, and nobody gets it until "
-            f"then; not taken{after}. Wait longer, or end the pause: celery-redlock resume {name}."
+            f"Lock {name} is paused for {readable(expires_in)} s more, and no caller gets it until "
+            f"then; not acquired{after}. Wait longer, or end the pause: celery-redlock resume "
+            f"{name}."
         )
     by = repr(shortened(owner_label(refused.holder or "")))
     if key is None or not key.slots:
@@ -224,10 +225,10 @@ def _in_words(refused: Refusal, after: str) -> str:
     if key.is_rate:
         return (
             f"Lock {name} has reached its rate of {key.slots} per period; the next slot is free in "
-            f"{readable(expires_in)} s; not taken{after}. Wait longer, or try again then."
+            f"{readable(expires_in)} s; not acquired{after}. Wait longer, or try again then."
         )
     return (
-        f"Lock {name} is held by {key.slots} others, as many as its limit, one of them {by} "
+        f"Lock {name} has reached its limit of {key.slots}; one slot is held by {by} "
         f"{_for_how_long(expires_in, after)}"
     )
 
@@ -236,11 +237,11 @@ def _for_how_long(expires_in: float, after: str) -> str:
     if expires_in < 0:
         return (
             "without an expiry, so a program that is not a client of this package set it; not "
-            f"taken{after}. Call force_release() once that program has ended."
+            f"acquired{after}. Call force_release() once that program has ended."
         )
     return (
-        f"for up to {readable(expires_in)} s more unless extended; not taken{after}. Wait longer, "
-        "or try again later."
+        f"for up to {readable(expires_in)} s more unless extended; not acquired{after}. Wait "
+        "longer, or try again later."
     )
 
 

@@ -31,7 +31,7 @@ def check_function(function: Callable[..., Any], *arguments: str) -> Callable[..
         signature.bind(*arguments)
     except TypeError as exc:
         raise ConfigurationError(
-            f"is called with ({', '.join(arguments)}) and takes {signature}: {exc}"
+            f"is called with ({', '.join(arguments)}) but takes {signature}: {exc}"
         ) from None
     return function
 

@@ -27,7 +27,7 @@ class LockInfo:
     Attributes:
         owner: the value stored there.
         expires_in: seconds until it expires on the last of those nodes unless it is extended;
-            negative if it never expires on one of them: then no client of locks has set it.
+            negative if it never expires on one of them: then it was not set by a lock client.
         token: the holder's fencing token if the counters prove it, else None.
     """
 
@@ -53,8 +53,8 @@ def run_inspection(
     if round_.phase is not Phase.GRANTED:
         nodes = node_votes(round_, transport.names)
         raise QuorumUnavailable(
-            f"The holder of {', '.join(node_keys)!r} is not known: it takes {round_.needed} of "
-            f"{len(transport.names)} nodes. {describe_problems(nodes)}.",
+            f"The holder of {', '.join(node_keys)!r} is not known: {round_.needed} of "
+            f"{len(transport.names)} nodes have to answer. {describe_problems(nodes)}.",
             node_keys[0],
             nodes,
         )

@@ -147,12 +147,12 @@ def observe(receiver: Receiver) -> Callable[[], None]:
     """
     Report every event of this process to `receiver`; return a function that stops it.
 
-    Receivers are called in the thread or greenlet in which the event happens, at once; those of
-    extensions and losses mostly in the watchdog's thread, under gevent and eventlet in a greenlet.
-    So a receiver must be short and must not block: no lease is extended meanwhile. An `Exception`
-    raised in it, even by a signal handler, is logged and goes no further. Any
-    other `BaseException` is raised in the reported call, which then keeps no lock; in the
-    watchdog's thread it is logged. A forked child keeps the receivers.
+    Receivers are called at once, in the thread or greenlet in which the event happens. For
+    extensions and losses, this is usually the watchdog's thread, or under gevent and eventlet a
+    greenlet. So a receiver must be short and must not block: no lease is extended in that time. An
+    `Exception` raised in it, even by a signal handler, is logged and not raised again. Any other
+    `BaseException` is raised in the reported call, which then keeps no lock; in the watchdog's
+    thread it is logged. A forked child keeps the receivers.
     """
     global receivers  # one set of receivers for a process is the point
 

@@ -108,7 +108,7 @@ class Lease(LeaseFacts):
     """
     A lock that a quorum of nodes has granted, until it expires, is lost or is released.
 
-    Guarantee: while `is_valid`, nobody else holds the lock, as long as clocks drift within the
+    Guarantee: while `is_valid`, no other owner holds the lock, as long as clocks drift within the
     configured factor and this process is not paused between the check and what follows from it.
     Limit: nothing that runs here can rule such a pause out. Give `fencing_token` to the resource,
     which then refuses a holder that was superseded.

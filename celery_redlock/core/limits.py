@@ -95,7 +95,9 @@ def limited_key(spec: Limit | Rate, prefix: str = "") -> Key:
 def checked_limit(limit: Any, label: str) -> int:
     """Return a limit, or raise a `ConfigurationError` whose message begins with `label`."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_SLOTS:
-        raise ConfigurationError(f"{label} is no limit; give a whole number from 1 to {MAX_SLOTS}.")
+        raise ConfigurationError(
+            f"{label} is not a limit; give a whole number from 1 to {MAX_SLOTS}."
+        )
     return limit
 
 
@@ -129,8 +131,8 @@ def checked_rate(rate: Any, label: str, per: Any = None) -> tuple[int, int]:
     slots, seconds = int(number / parts), seconds / parts
     if seconds < _SHORTEST_PART:
         raise ConfigurationError(
-            f"{label} is too high: {MAX_SLOTS} in {_SHORTEST_PART:g} s are the most. Use several "
-            "keys, each with a part of the rate."
+            f"{label} is too high: at most {MAX_SLOTS} in {_SHORTEST_PART:g} s are possible. Use "
+            "several keys, each with a part of the rate."
         )
     kept = seconds + max(_SHORTEST_MARGIN, _MARGIN * seconds)
     return slots, math.ceil(kept * 1000)

@@ -50,7 +50,7 @@ _DETAIL = {
     ),
     "missing": "has no record of its own",
 }
-_FORCED = "votes from now on, whatever it knew"
+_FORCED = "votes from now on, whatever its record"
 _IN_USE = (
     "has no record although other nodes of the set are in use, so it may have crashed and lost its "
     "locks; it will be quarantined and then vote by itself"
@@ -72,13 +72,13 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[ArmRes
 
     A node that crashed and came back empty looks like a new one, so without `force` nodes are
     armed only if there are several, every one answers, and none has a record. Otherwise nothing is
-    changed, and `detail` has the reason. It may be called at any time, by several callers at once,
-    while one node remembers that the set was used. A set that lost the data of all its nodes looks
-    new: do not call it then until every lease has expired.
+    changed, and `detail` has the reason. While one node remembers that the set was used, this
+    function may be called at any time, by several callers at once. A set that lost the data of all
+    its nodes looks new: in that case, call this only when no lease can be left.
 
     Args:
         nodes: URLs of the whole set.
-        force: arm every node that answers, whatever its record. Only when no lock is held
+        force: arm every node that answers, whatever its record. Use this only when no lock is held
             anywhere.
     """
     with contextlib.ExitStack() as stack:

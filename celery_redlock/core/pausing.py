@@ -33,7 +33,7 @@ _CONNECT_TIMEOUTS, _CONNECTS_WITHIN = 4, 1.0
 def pause_lock(
     client: Client, name: str | Limit | Rate, seconds: float | timedelta
 ) -> dict[str, str]:
-    """Refuse a key to everybody for a while; see `Redlock.pause`."""
+    """Refuse a key to all callers for a while; see `Redlock.pause`."""
     client.check_open()
     key, ms = client.key_of(name), milliseconds(checked_seconds("seconds", seconds))
     owner = client.new_owner_value(person_label())
@@ -42,8 +42,9 @@ def pause_lock(
     set_on, needed = len(votes) - len(silent), quorum(len(votes))
     if set_on < needed:
         raise QuorumUnavailable(
-            f"Lock {shortened(key.text)!r} is paused on {set_on} of {len(votes)} nodes, and it "
-            f"takes {needed}: others may still get it. {describe_problems(silent)}. Try again.",
+            f"Lock {shortened(key.text)!r} is paused on {set_on} of {len(votes)} nodes, but "
+            f"{needed} are needed: others may still get it. {describe_problems(silent)}. Try "
+            "again.",
             key.text,
             silent,
         )
@@ -68,7 +69,7 @@ def resume_lock(client: Client, name: str | Limit | Rate) -> bool:
     if resumed < needed:
         raise QuorumUnavailable(
             f"Lock {shortened(key.text)!r} may still be paused: {resumed} of {len(votes)} nodes "
-            f"replied, and it takes {needed}. {describe_problems(silent)}. Try again.",
+            f"replied, but {needed} are needed. {describe_problems(silent)}. Try again.",
             key.text,
             silent,
         )

@@ -38,11 +38,11 @@ class Redlock:
     holders increase, whatever happens to clocks and processes. Limit: a holder that is paused past
     its lease does not notice; only a resource that checks the token can refuse its write.
 
-    Locks are not re-entrant: a block or a task that asks for a key which it holds itself, through
-    any client of the same nodes, gets `LockContended` at once. A lease from
-    `acquire` belongs to no block: a thread that holds one and acquires its key again with
-    `wait=None` waits without end. Thread-safe, and fork-safe: a child opens its own connections.
-    Connects when first used; once closed, it acquires nothing.
+    Locks are not re-entrant: a block or a task that asks for a key that it holds itself, through
+    any client of the same nodes, gets `LockContended` at once. A lease from `acquire` belongs to no
+    block: a thread that holds one and acquires its key again with `wait=None` waits without end.
+    Thread-safe, and fork-safe: a child opens its own connections. Connects when first used; once
+    closed, it acquires nothing.
 
     Args:
         nodes: URLs, or one string with commas, as in `redlock_nodes`.
@@ -198,14 +198,14 @@ class Redlock:
 
     def pause(self, key: str | Limit | Rate, seconds: float | timedelta) -> dict[str, str]:
         """
-        Refuse a lock key to everybody for a while, on all nodes that can be reached.
+        Refuse a lock key to all callers for a while, on all nodes that can be reached.
 
         Guarantee: an attempt that begins after this call has returned is not granted before the
         pause ends, unless a quorum of nodes lacks the pause. A call with `wait` gets the key after
         the pause; any other gets `LockContended` at once. Holders keep the key, and leases are
         extended. The key is paused with each limit and rate that it is used with. A further call
         moves the end, earlier or later. Limit: a node that is down now, or that loses its data,
-        grants the key. Call this again then.
+        grants the key. In that case, call this again.
 
         Args:
             key: the lock key.

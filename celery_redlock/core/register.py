@@ -186,8 +186,8 @@ class Register:
             )
         if (size := len(text.encode())) > MAX_TEXT:
             raise ConfigurationError(
-                f"{what} has a text of {size:,} bytes; at most {MAX_TEXT:,} fit. Keep a reference "
-                "to the text here, and the text elsewhere."
+                f"{what} has a text of {size:,} bytes; at most {MAX_TEXT:,} fit. Store the text "
+                "elsewhere, and a reference to it here."
             )
 
 

@@ -28,9 +28,10 @@ class ClientOptions(TypedDict, total=False):
         ttl: default length of a lease in seconds, from 0.2 to `max_ttl`. Default: 30.
         max_ttl: longest lease in the whole deployment, in seconds. A restarted node is quarantined
             for this long, so every client of the same nodes must use the same value. Default: 60.
-        takeover: seconds after a failover in which a former master may still be asked. A promoted
-            server is quarantined for this long in addition, so it is one value for all clients, as
-            `max_ttl` is. Default: None, which means 30 if a node can fail over, and 0 if none can.
+        takeover: seconds after a failover in which a client may still ask the former master. A
+            promoted server is quarantined for this long in addition, so it is one value for all
+            clients, as `max_ttl` is. Default: None, which means 30 if a node can fail over, and 0
+            if none can.
         key_prefix: prefix of every key on the nodes. Default: `redlock:`.
         drift_factor: the fraction of a TTL by which two clocks may drift apart while it runs.
             Default: 0.01.
@@ -106,7 +107,7 @@ def client_settings(
     if guard is not None and not isinstance(guard, bool):
         raise ConfigurationError(
             f"guard={guard!r:.80} is not a choice: give True or False for the restart quarantine, "
-            "or None to have it with two nodes and more."
+            "or None to have it only with two or more nodes."
         )
     longest = checked_seconds("max_ttl", max_ttl)
     guarded = nodes > 1 if guard is None else guard
@@ -115,8 +116,9 @@ def client_settings(
     former = takeover_of(takeover, fail_over=fail_over) if guarded else 0.0
     if fail_over and guarded and former < SHORTEST_TAKEOVER:
         raise ConfigurationError(
-            f"takeover={former:g} s is too short: a former master may be asked for at least "
-            f"{SHORTEST_TAKEOVER:g} s after a failover. Give at least that, or leave takeover out."
+            f"takeover={former:g} s is too short: for at least {SHORTEST_TAKEOVER:g} s after a "
+            "failover, a process may still ask the former master. Give at least that, or omit "
+            "takeover."
         )
     return ClientSettings(
         ttl=checked_ttl(ttl, longest),

@@ -53,8 +53,8 @@ class FencingTokenField(models.BigIntegerField):
         """Add the field to a model; `ConfigurationError` unless its name is `fencing_token`."""
         if name != NAME:
             raise ConfigurationError(
-                f"{cls.__name__}.{name} is a FencingTokenField, which fences find by its name. "
-                f"Call the field {NAME}, or derive the model from FencedModel."
+                f"{cls.__name__}.{name} is a FencingTokenField, but fences look for a field named "
+                f"{NAME}. Rename the field, or derive the model from FencedModel."
             )
         super().contribute_to_class(cls, name, *args)
 
@@ -213,8 +213,8 @@ class FencedQuerySet(models.QuerySet):
         """Refuse what Django would not turn into one UPDATE that compares and writes."""
         if NAME in written:
             raise ConfigurationError(
-                f"{NAME} is not a value to write to {self.model.__name__}: give token=…, or "
-                "nothing where the code runs under a lease."
+                f"{NAME} is not a value to write to {self.model.__name__}: give token=…, or omit "
+                "it where the code runs under a lease."
             )
         for field in (self._field, *(self.model._meta.get_field(name) for name in written)):
             if field.model._meta.concrete_model is not self.model._meta.concrete_model:

@@ -78,8 +78,8 @@ class FileFence:
         """
         Let the file see a token without writing: from now on the fence refuses older ones.
 
-        Claim before you read what a later write is based on. Otherwise an earlier holder may write
-        between your read and your write, and its update is lost although no token was stale.
+        Claim before you read data on which a later write depends. Otherwise an earlier holder may
+        write between your read and your write, and its update is lost although no token was stale.
 
         Raises: as `write`.
         """

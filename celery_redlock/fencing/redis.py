@@ -71,8 +71,8 @@ class RedisFence:
         """
         Let a key see a token without writing: from now on the fence refuses older ones.
 
-        Claim before you read what a later write is based on. Otherwise an earlier holder may write
-        between your read and your write, and its update is lost although no token was stale.
+        Claim before you read data on which a later write depends. Otherwise an earlier holder may
+        write between your read and your write, and its update is lost although no token was stale.
 
         Raises: as `run`.
         """
@@ -113,8 +113,8 @@ class RedisFence:
         middle keeps what it has written, as always in Redis, and the keys have seen its token.
 
         Args:
-            script: a Lua script, which reads KEYS and ARGV as usual; or a pipeline of a plain (not
-                a cluster's) client, whose queued commands run as one transaction and are then
+            script: a Lua script, which reads KEYS and ARGV as usual; or a pipeline of a client
+                other than a cluster client. Its queued commands run as one transaction and are then
                 removed from it.
             keys: the keys that it writes; in Redis Cluster all in one hash slot.
             args: the script's ARGV.

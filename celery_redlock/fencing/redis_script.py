@@ -64,8 +64,9 @@ class FencedScript:
         if isinstance(source, Key):
             return _wrap(source)
         raise ConfigurationError(
-            "A fence runs a Lua script, or a pipeline of a plain (not a cluster's) client of its "
-            f"own kind, blocking or asyncio; not {type(script).__module__}.{type(script).__name__}."
+            "A fence runs a Lua script, or a pipeline of a client that is blocking or asyncio like "
+            "the fence, and not a cluster's; this is a "
+            f"{type(script).__module__}.{type(script).__name__}."
         )
 
 
@@ -81,7 +82,7 @@ def _wrap(body: str | bytes) -> FencedScript:
     if text.startswith(b"#!"):
         raise ConfigurationError(
             "A fenced script cannot have a shebang line (#!lua ...): it becomes part of another "
-            "script. Leave that line out."
+            "script. Remove that line."
         )
     source = b"local function body(KEYS, ARGV) " + text + b"\nend\n" + _FENCE
     return FencedScript(source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
@@ -105,7 +106,7 @@ class FenceRecords:
         """Check the options of a fence, and return its records."""
         if not isinstance(prefix, str) or not re.fullmatch(r"[!-z|~]+", prefix):
             raise ConfigurationError(
-                f"prefix={prefix!r} is not made of ASCII characters without spaces and braces. "
+                f"prefix={prefix!r} must consist of ASCII characters other than spaces and braces. "
                 "Braces would put all records on one node of a Redis Cluster."
             )
         return cls(prefix, 0 if keep is None else positive_ms("record_ttl", keep))

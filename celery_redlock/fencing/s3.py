@@ -42,10 +42,10 @@ class S3Fence:
     starts again. The store must honour these conditions, as S3 and recent versions of MinIO, Ceph
     and R2 do.
 
-    Limits: a deleted object has no token, so write an empty object instead of deleting. And the
+    Limits: a deleted object has no token, so write an empty object instead of deleting. Also, the
     condition compares ETags, which most stores compute from the content alone: if a newer holder
-    writes the very bytes that were there before, the store accepts the put of an older writer that
-    was paused after it had read the token. Where that can happen, make the token a part of the
+    writes exactly the bytes that were there before, the store accepts the put of an older writer
+    that was paused after it had read the token. Where that can happen, make the token a part of the
     body.
 
     Args:
@@ -180,8 +180,9 @@ class S3Fence:
         if known := token_in(token):
             return known
         raise FenceRecordCorrupt(
-            f"The metadata {_FENCE_METADATA!r} of {self._url(key)} is no fencing token, so nothing "
-            "was written. Copy the object onto itself with the highest token that has written it.",
+            f"The metadata {_FENCE_METADATA!r} of {self._url(key)} is not a fencing token, so "
+            "nothing was written. Copy the object onto itself with the highest token that has "
+            "written it.",
             self._url(key),
         )
 

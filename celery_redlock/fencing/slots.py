@@ -62,7 +62,7 @@ def _current_slot() -> int:
             "which the resource is written: lease.slots[key]."
         )
     raise InvalidResourceName(
-        "No slot was given, and this code runs under no lease that has one. Give lease.slot, or "
-        "call this under the lease of a key with a limit. A resource under a key without a limit "
-        "keeps its own name."
+        "No slot was given, and this code does not run under a lease that has one. Give "
+        "lease.slot, or call this under the lease of a key with a limit. A resource under a key "
+        "without a limit keeps its own name."
     )

@@ -100,9 +100,9 @@ class TokenFile:
                 descriptor = stack.enter_context(open_regular(path, flags))
             except IrregularFile:
                 raise FenceRecordCorrupt(
-                    f"{str(path)!r} is a symbolic link, a directory or something other than a "
-                    f"file that belongs to the fence of {self.resource!r} alone, so nothing was "
-                    "written. Remove it, once you know which program has put it there.",
+                    f"{str(path)!r} is a symbolic link, a directory or something other than a file "
+                    f"that belongs to the fence of {self.resource!r} alone, so nothing was "
+                    "written. Remove it, once you know which program created it.",
                     self.resource,
                 ) from None
             yield descriptor
@@ -116,8 +116,8 @@ class TokenFile:
                 if time.monotonic() >= give_up_at:
                     raise TimeoutError(
                         f"Another process has held the lock on {str(self._lock)!r} for "
-                        f"{self._timeout:g} s. A write needs it only for a moment: check whether "
-                        "that process is stopped."
+                        f"{self._timeout:g} s. A write holds it only for a moment: check whether "
+                        "that process is suspended."
                     ) from None
                 time.sleep(random.uniform(*_RETRY_DELAY))  # noqa: S311  # no secret
             else:

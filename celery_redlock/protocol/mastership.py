@@ -94,7 +94,7 @@ class Master:
             now: when the vote was received.
         """
         if not self.is_confirmed(now):
-            return Failed(f"nobody confirmed in the last {MAX_AGE:g} s that it is the master")
+            return Failed(f"was not confirmed as the master in the last {MAX_AGE:g} s")
         if script is Script.ACQUIRE:
             self.has_voted |= type(vote) in (Granted, Refused)
         elif (
@@ -103,7 +103,7 @@ class Master:
             and sent_at - self._seen_at < self._takeover
         ):
             left = self._takeover - (sent_at - self._seen_at)
-            early = Failed(f"was promoted; its votes on held locks count in {left:.0f} s")
+            early = Failed(f"was promoted; its votes on held locks will count in {left:.0f} s")
             if type(vote) is LeaseVotes:
                 return LeaseVotes(tuple(_without(early, one) for one in vote.votes))
             return _without(early, vote)

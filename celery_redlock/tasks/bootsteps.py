@@ -115,8 +115,8 @@ def _log_tasks_without_lock(app: AppLike) -> None:
     if without_options:
         logger.info(
             "tasks-without-lock-option",
-            "These tasks are RedlockTasks without any lock option, so they do not lock: "
-            "%(tasks)s. lock_key=True would give them their default key.",
+            "These tasks are RedlockTasks without any lock option, so they do not lock: %(tasks)s. "
+            "lock_key=True would give each its default key.",
             tasks=", ".join(without_options),
         )
 

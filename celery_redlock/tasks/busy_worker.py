@@ -96,7 +96,7 @@ class BusyWorker:
         if envelope.returns == 1:
             logger.info(
                 "task-returned-to-queue",
-                "Task %(task)s[%(task_id)s] may start, and all processes of this worker are busy: "
+                "Task %(task)s[%(task_id)s] may start, but all processes of this worker are busy: "
                 "it returns to its queue",
                 task=request.name,
                 task_id=request.id,

@@ -102,8 +102,8 @@ def _finalize(app: AppLike, headers: Any) -> None:
         # Other apps of the program may be valid, and this must not stop the message.
         logger.error(  # noqa: TRY400
             "redlock-tasks-without-effect",
-            "%(error)s Until that is repaired, redlock_tasks and redlock_dedupe have no effect in "
-            "app %(app)r.",
+            "%(error)s Until that is fixed, redlock_tasks and redlock_dedupe have no effect in app "
+            "%(app)r.",
             error=error if isinstance(error, RedlockError) else repr(error),
             app=app.main,
         )
@@ -118,9 +118,10 @@ def _warn_of_missing_lock(app: AppLike, headers: Mapping[str, Any]) -> None:
     if plan.options.mode_spec.at_publish and HEADER not in headers:
         logger.warning(
             "message-before-finalize",
-            "The first message of this process, of task %(task)s[%(task_id)s], is sent without "
-            "its lock: redlock_tasks takes effect when the app is finalized, and sending does not "
-            "do that. Call app.finalize() once all tasks are imported, before the first message.",
+            "The first message of this process, of task %(task)s[%(task_id)s], is sent without its "
+            "lock: redlock_tasks takes effect when the app is finalized, and sending a message "
+            "does not finalize it. Call app.finalize() once all tasks are imported, before the "
+            "first message.",
             task=task.name,
             task_id=headers.get("id"),
         )

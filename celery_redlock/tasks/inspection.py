@@ -40,7 +40,7 @@ class LockHolder:
         pid: the process that acquired the lock.
         since: when it acquired the lock.
         token: the fencing token, while the task runs and the nodes agree on it.
-        slot: which slot of a key with a limit; None for another key.
+        slot: which slot of a key with a limit; None for any other key.
     """
 
     key: str

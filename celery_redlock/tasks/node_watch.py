@@ -149,8 +149,8 @@ class NodeWatch:
             since = datetime.fromtimestamp(time.time() - (clock() - notice.seconds)).astimezone()
             logger.warning(
                 "quorum-lost",
-                "No quorum of lock nodes since %(since)s: %(needed)d of %(node_count)d have to "
-                "vote. %(reason)s. %(met_by)s The end of this is logged.",
+                "No quorum of lock nodes since %(since)s: %(needed)d of %(node_count)d nodes have "
+                "to vote. %(reason)s. %(met_by)s The end of the outage will be logged.",
                 since=f"{since:%H:%M:%S}",
                 needed=quorum(node_count),
                 node_count=node_count,
@@ -182,8 +182,8 @@ def _log_node(notice: Notice, problems: Mapping[str, str], node_count: int) -> N
     if notice.change is Change.NODE_SILENT:
         logger.warning(
             "node-silent",
-            "Lock node %(node)s does not vote: %(reason)s. %(needed)d of %(node_count)d nodes "
-            "are needed, and the others are a quorum. The end of this is logged.",
+            "Lock node %(node)s does not vote: %(reason)s. %(needed)d of %(node_count)d nodes are "
+            "needed, and the others are a quorum. Its recovery will be logged.",
             node=notice.node,
             reason=problems.get(notice.node, "no answer in time").rstrip("."),
             needed=quorum(node_count),

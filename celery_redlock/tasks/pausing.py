@@ -19,9 +19,9 @@ def pause(
     """
     Refuse a lock key to all tasks for a while; those that hold it keep it.
 
-    Calls are accepted meanwhile, and unique ones still find their duplicates: publishers take their
-    locks, but no body begins. Messages that need the key wait, whatever `lock_on_conflict` is,
-    and come back when the pause ends. Guarantee, limit and errors as for `Redlock.pause`.
+    In that time, calls are accepted, and unique ones still find their duplicates: publishers take
+    their locks, but no body begins. Messages that need the key wait, whatever `lock_on_conflict`
+    is, and come back when the pause ends. Guarantee, limit and errors as for `Redlock.pause`.
 
     Args:
         key: the lock key, as `lock_key` makes it; `task.lock_keys(...)` returns those of a call.

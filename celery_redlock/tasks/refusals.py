@@ -65,8 +65,8 @@ def refuse_items(task: TaskLike, call: str) -> None:
     if plan is None or plan.keys is None:
         return
     raise ConfigurationError(
-        f"Task {task.name} takes a lock, and {call} would call its body once for each item of one "
-        f"message, without it. Send a message for each item, which takes its own lock: "
+        f"Task {task.name} takes a lock, and {call} would call its body without the lock, once for "
+        "each item of one message. Send one message per item, each with its own lock: "
         f"group({task.name}.s(item) for item in items). For chunks of work under one lock, write a "
         "task that takes a list of items."
     )

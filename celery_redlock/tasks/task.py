@@ -52,10 +52,10 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     """
     A task whose body runs under a quorum lock. It locks only if it has a `lock_*` option.
 
-    Guarantee: no two bodies with one key run at once, while clocks drift and processes pause within
-    the bounds of the deployment. Limit: beyond these bounds two bodies may overlap. Each holder of
-    a key has a higher `self.request.fencing_token` than the one before, so a resource that checks
-    the token refuses the late writer.
+    Guarantee: no two bodies with the same key run at once, while clocks drift and processes pause
+    within the bounds of the deployment. Limit: beyond these bounds two bodies may overlap. Each
+    holder of a key has a higher `self.request.fencing_token` than the one before, so a resource
+    that checks the token refuses the late writer.
 
     A task made with `@app.task(base=RedlockTask)` or `@shared_task` also has its app's own class
     (`task_cls`) as a base, so it keeps Django's `delay_on_commit` and Flask's application context.

@@ -75,7 +75,7 @@ class LocalCluster(ResourceOwner):
             raise ConfigurationError(f"a cluster of {n} nodes: give at least 1")
         binaries = [binary] if binary is None or isinstance(binary, str | os.PathLike) else binary
         if not binaries:
-            raise ConfigurationError("binary is empty: name a server, or leave it out")
+            raise ConfigurationError("binary is empty: name a server, or omit it")
         paths = [find_binary(each) for each in binaries]
         self._binaries = [paths[index % len(paths)] for index in range(n)]
         self._with_proxy = proxy
@@ -231,7 +231,7 @@ class LocalCluster(ResourceOwner):
 
         Args:
             index: the node.
-            resets: whether the next bytes are answered with a reset, and not with silence.
+            resets: whether the next bytes are answered with a reset instead of silence.
         """
         self._proxy().forget(index, resets=resets)
 

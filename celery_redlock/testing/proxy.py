@@ -264,7 +264,7 @@ class TcpProxy:
 
         Args:
             index: the node.
-            resets: whether the next bytes are answered with a reset, and not with silence.
+            resets: whether the next bytes are answered with a reset instead of silence.
         """
         self._loop.call(partial(self._nodes[index].forget_all, resets=resets))
 

@@ -47,10 +47,10 @@ class LocalSentinel(ResourceOwner):
     and every Sentinel knows them and the other Sentinels. The servers and Sentinels end with the
     process that started them, however it ends.
 
-    Sentinels take their time. A former master that comes back takes writes for about ten
-    seconds, until the Sentinels make it a replica. After a failover that did not succeed they wait
-    for twice `failover_timeout` before they begin another one. A Sentinel that was paused for
-    two seconds takes part in no failover for half a minute after it resumes.
+    Sentinels take their time. A former master that comes back accepts writes for about ten seconds,
+    until the Sentinels make it a replica. After a failover that did not succeed they wait for twice
+    `failover_timeout` before they begin another one. A Sentinel that was paused for two seconds
+    takes part in no failover for half a minute after it resumes.
 
     With `proxy=True` the Sentinels name only addresses of a proxy, so `cut` separates a
     server from clients, Sentinels and the other servers alike, while `client` and `server_urls`
@@ -65,13 +65,13 @@ class LocalSentinel(ResourceOwner):
         sentinels: the number of Sentinels; a majority of them decides about a failover.
         replicas: the number of replicas of each group.
         binary: a redis-server or valkey-server to run; None is the embedded one.
-        proxy: put a TCP proxy in front of each server, between it and everybody else.
+        proxy: put a TCP proxy in front of each server, between it and all others.
         armed: let the masters vote at once. Otherwise they are quarantined.
         requirepass: a password of all servers; it is part of `urls`. With a space or a quote in it,
             no Sentinel of Redis 7.0 can be restarted.
         sentinel_password: the password of the Sentinels; in `urls` it is a query parameter of that
             name.
-        down_after: seconds without an answer after which a Sentinel takes a server to be down.
+        down_after: seconds without an answer after which a Sentinel considers a server down.
         failover_timeout: seconds, see above.
         config: further lines of the servers' configuration, unquoted; a sequence is several lines
             with one name.
@@ -153,14 +153,15 @@ class LocalSentinel(ResourceOwner):
         return [server.url for server in self._servers(group)]
 
     def name(self, group: int) -> str:
-        """Return the name by which the Sentinels know a group."""
+        """Return the name that the Sentinels have for a group."""
         return f"locks-{group}"
 
     def master(self, group: int = 0) -> int:
         """
-        Return which server of a group has the role of a master; the servers themselves are asked.
+        Return the server of a group that has the role of a master, as the servers report it.
 
-        If several have it, because a former master is back, it is the one that most Sentinels name.
+        If several have that role, because a former master is back, return the one that most
+        Sentinels name.
 
         Raises:
             LocalClusterError: no running server has the role.
@@ -186,7 +187,7 @@ class LocalSentinel(ResourceOwner):
         return self._servers(group)[server].client()
 
     def sentinel_client(self, index: int) -> redis.Redis:
-        """Return such a client of a Sentinel."""
+        """Return a redis-py client of a Sentinel, like `client`."""
         return self._all_sentinels()[index].client()
 
     def state(self, group: int, server: int) -> ServerState:
@@ -233,7 +234,7 @@ class LocalSentinel(ResourceOwner):
         self._own_sentinel(index).kill()
 
     def restart_sentinel(self, index: int) -> None:
-        """Start a Sentinel again on the same port, with what it knew; a running one is killed."""
+        """Start a Sentinel again on the same port, with its state; a running one is killed."""
         self._own_sentinel(index).restart(self._start_timeout, keep_data=False)
 
     def cut(self, group: int, server: int) -> None:
@@ -252,7 +253,7 @@ class LocalSentinel(ResourceOwner):
         """
         Have a Sentinel promote a replica, and return its index once all Sentinels name it.
 
-        The former master is healthy, and takes writes for some ten seconds more.
+        The former master is healthy, and accepts writes for some ten seconds more.
 
         Raises:
             LocalClusterError: not within `timeout` seconds.

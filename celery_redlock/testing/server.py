@@ -45,7 +45,7 @@ def find_binary(binary: str | os.PathLike[str] | None) -> str:
         if found is None:
             raise ConfigurationError(
                 f"no executable {os.fspath(binary)!r}: give the path of a redis-server or "
-                "valkey-server, or leave it out for the embedded one"
+                "valkey-server, or omit it for the embedded one"
             )
         # Not resolved further: on Debian one program behaves according to the name under which it
         # is called.

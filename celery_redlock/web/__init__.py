@@ -29,12 +29,12 @@ def locks_app(
     refuse. An error, or anything else, such as a method that was not called, refuses the request
     with status 500.
 
-    Each function gets the ASGI scope, with what the application's middleware has put there. It runs
-    in the event loop, so one that asks a database has to be a coroutine function.
+    Each function gets the ASGI scope, with the entries that the application's middleware has added.
+    It runs in the event loop, so a function that asks a database has to be a coroutine function.
 
-    Mount it at any path, in any number of processes: each has a refresher of its own, which looks
-    at the nodes while it has viewers. It needs no lifespan events. When the server shuts
-    down, it waits for up to 5 seconds for the viewers of the page to leave.
+    Mount it at any path, in any number of processes: each has its own refresher, which polls the
+    nodes while it has viewers. The page needs no lifespan events. When the server shuts down, it
+    waits for up to 5 seconds for the viewers of the page to leave.
 
     Args:
         app: the Celery app, for its nodes and the names of its tasks.

@@ -113,7 +113,7 @@ class TokenAccess(Access):
         if token is not None and not _is_token(token):
             raise ConfigurationError(
                 "--token cannot be used: give 16 or more letters, digits and characters of -._~; "
-                "without --token, one is made where it is needed."
+                "without --token, a token is generated if one is needed."
             )
         if token is None and not is_loopback(host):
             token = secrets.token_urlsafe(32)

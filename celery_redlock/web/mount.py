@@ -57,7 +57,7 @@ class MountedAccess(Access):
             if not (isinstance(rule := getattr(self, name), bool) or callable(rule)):
                 raise ConfigurationError(
                     f"locks_app cannot use {name}={rule!r}: give a function of the ASGI scope that "
-                    "returns True or False, or one of these two."
+                    "returns True or False, or one of these values itself."
                 )
         if not (self.user is None or callable(self.user)):
             raise ConfigurationError(

@@ -134,6 +134,6 @@ def test_a_message_that_would_run_items_without_their_lock_is_refused(
     items = [key] if mapping == "celery.map" else [[key]]
     result = worker.send(mapping, kwargs={"task": worker.step("hold"), "it": items})
 
-    with pytest.raises(ConfigurationError, match="Send a message for each item"):
+    with pytest.raises(ConfigurationError, match="Send one message per item"):
         result.get(timeout=TIMEOUT)
     assert not journal.of("entered")

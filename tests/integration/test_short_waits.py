@@ -59,7 +59,7 @@ def test_held_for_another_time(redlock_testing):
 def test_a_client_does_not_wait_longer(redlock_testing):
     with Redlock(["memory://shop"]) as one, Redlock(["memory://shop"]) as other:
         one.acquire("a")
-        with pytest.raises(LockContended, match="not taken within 0.3 s"):
+        with pytest.raises(LockContended, match="not acquired within 0.3 s"):
             other.acquire("a", wait=3600)
 """,
     )

@@ -209,7 +209,7 @@ class AsyncRedlock:
         return await self._holder_pool.run(partial(self._client.force_release, key))
 
     async def pause(self, key: str | Limit | Rate, seconds: float | timedelta) -> dict[str, str]:
-        """Refuse a lock key to everybody for a while; see `Redlock.pause`."""
+        """Refuse a lock key to all callers for a while; see `Redlock.pause`."""
         return await self._holder_pool.run(partial(pause_lock, self._client, key, seconds))
 
     async def resume(self, key: str | Limit | Rate) -> bool:

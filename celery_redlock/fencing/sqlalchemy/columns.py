@@ -26,8 +26,8 @@ class FencedMixin:
     """
     Adds the column `fencing_token` to a declarative class.
 
-    It is 0 in rows that no holder of a lock has written, so every token may write them. For an
-    existing table: `ALTER TABLE accounts ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`.
+    The column is 0 in rows that no holder of a lock has written, so every token may write them. For
+    an existing table: `ALTER TABLE accounts ADD COLUMN fencing_token BIGINT NOT NULL DEFAULT 0`.
     """
 
     fencing_token: Mapped[int] = mapped_column(
@@ -142,7 +142,7 @@ def checked_values(fenced: FencedTable, values: Values | None) -> Values:
     for key in values:
         if (key if isinstance(key, str) else getattr(key, "key", None)) == NAME:
             raise ConfigurationError(
-                f"{NAME} is not a value to write to {fenced.name}: give token=…, or nothing where "
+                f"{NAME} is not a value to write to {fenced.name}: give token=…, or omit it where "
                 "the code runs under a lease."
             )
     return values

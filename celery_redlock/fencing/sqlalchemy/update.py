@@ -150,9 +150,9 @@ def fenced_claim(
 
     If what you write depends on what you read, claim the rows *before* you read them. Otherwise a
     superseded holder can write between this holder's read and its write, and that update is lost.
-    From the claim on, that holder's writes are refused, and the rows stay locked until the
-    transaction ends, so ordinary ORM changes to them in this transaction are fenced as well. The
-    claim is an UPDATE like any other: columns with `onupdate` change. Under AUTOCOMMIT nothing
+    From the claim on, the superseded holder's writes are refused, and the rows stay locked until
+    the transaction ends, so ordinary ORM changes to them in this transaction are fenced as well.
+    The claim is an UPDATE like any other: columns with `onupdate` change. Under AUTOCOMMIT nothing
     stays locked; use `fenced_update` there. Claim first in a transaction: what the session flushed
     before the claim was not fenced.
 

@@ -88,7 +88,8 @@ def _sentinel_url(broker: Any) -> str:
     group = options.get("master_name")
     if not isinstance(group, str) or not group or "/" in group:
         raise _refusal(
-            "broker_transport_options has no master_name, by which Sentinels know the broker"
+            "broker_transport_options has no master_name, the name that Sentinels have for the "
+            "broker"
         )
     user, database = (broker.userid, broker.password), _database(broker.virtual_host)
     login, provider = _login(*user, _provider(broker))
@@ -137,7 +138,7 @@ def _sentinel_query(given: Any, tls: dict[str, str] | None) -> dict[str, str]:
     # Without `ssl` redis-py connects without TLS, whatever files are named.
     own = _tls_query(files, name) or {} if has_tls else None
     if own is not None and tls is not None and own != tls:
-        raise _refusal(f"{name} has other TLS options than broker_use_ssl")
+        raise _refusal(f"{name} has TLS options that differ from broker_use_ssl")
     query = {f"sentinel_{key}": value for key, value in login.items()}
     if (own is None) != (tls is None):
         query["sentinel_tls"] = str(own is not None).lower()
@@ -155,7 +156,7 @@ def _socket_url(hostname: str, broker: Any) -> str:
     database = _database(query.pop("virtual_host", broker.virtual_host))
     login, provider = _login(parts.username, parts.password, query.pop(PROVIDER, None))
     if parts.scheme != "socket" or query or broker.ssl:
-        raise _refusal("the broker's socket URL has parts that a lock node cannot take over")
+        raise _refusal("the broker's socket URL has parts that a node URL cannot express")
     return f"unix://{login}/{quote(parts.path or '')}{_query({'db': str(database)} | provider)}"
 
 

@@ -110,11 +110,11 @@ def log_nodes_once(settings: RedlockSettings) -> None:
     if settings.nodes_from_broker:
         logger.warning(
             "nodes-not-set",
-            "redlock_nodes is not set, so the broker %(node)s is the only lock node. That "
-            "keeps tasks apart while this one server runs, but when it restarts "
-            "without its data or fails over to a replica, two bodies can run at once, and while "
-            "it is down no lock can be taken.%(failover_note)s Set redlock_nodes to three or five "
-            "independent servers.",
+            "redlock_nodes is not set, so the broker %(node)s is the only lock node. That keeps "
+            "tasks apart while this one server runs, but when it restarts without its data or "
+            "fails over to a replica, two bodies can run at once, and no lock can be acquired "
+            "while it is down.%(failover_note)s Set redlock_nodes to three or five independent "
+            "servers.",
             node=names[0],
             failover_note=failover_note,
         )

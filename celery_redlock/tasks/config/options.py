@@ -52,18 +52,19 @@ class LockOptions:
     Attributes:
         key: Key of the lock: a template over the task's arguments such as
             `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
-            task acquires all keys or none. `True`: the task's name and a digest of all arguments;
-            also the key of a task that does not set this option, but one other than a limit or a
-            rate.
+            task acquires all keys or none. `True`: the task's name and a digest of all arguments.
+            This is also the key of a task that does not set this option but sets one other than a
+            limit or a rate.
             Tasks with the same key exclude each other, but a call of one task is never a duplicate
             of another task's call. A placeholder may read a part of an argument,
-            `{order[customer][id]}` or `{order.id}`. It refuses `None`, which `{account_id!s}`
-            accepts. A function gets the arguments as they are after a round trip through JSON.
-            A list may also have a `Limit` and a `Rate`, each with a template of its own.
+            `{order[customer][id]}` or `{order.id}`. A placeholder refuses `None`, unless it is
+            written as `{account_id!s}`. A function gets the arguments as they are after a round
+            trip through JSON. A list may also have a `Limit` and a `Rate`, each with its own
+            template.
         limit: How many tasks may hold the key at once, from 1 to 128: a number, or a function of
             the arguments. Without a `lock_key`, the key is the task's name. You may raise it at any
-            time. If you lower it, tasks that are running continue, and until they end more tasks
-            than the new limit may run. The body's slot is `self.lease.slot`.
+            time. If you lower it, running tasks continue, so until they end, more tasks than the
+            new limit may run. The body's slot is `self.lease.slot`.
         rate: Maximum number of grants per period, in any window of that length; a body begins a
             moment after its grant. Write `"10/s"`, `"100/m"`, `"5/h"`, `"1/d"` or `"20/10s"`. A
             period of more than 128 starts is cut into equal parts: `"500/m"` is 125 in any 15
@@ -74,8 +75,8 @@ class LockOptions:
             once; combine it with `lock_limit`.
         mode: When the lock is held; see the table of modes.
         debounce: Run once after the last call of a burst: `5` runs the task after five seconds
-            without another call for its key, with the newest arguments; `(5, 60)` also 60 seconds
-            after the first call at the latest, even if calls continue. Sets
+            without another call for its key, with the newest arguments; `(5, 60)` runs it 60
+            seconds after the first call at the latest, even if calls continue. Sets
             `lock_mode="until_executing"` and `lock_on_duplicate="replace"`; with
             `lock_mode="until_and_while_executing"`, bodies do not overlap. The publisher
             sets the message's ETA, so a call has no `countdown` or `eta` of its own.
@@ -83,7 +84,7 @@ class LockOptions:
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long
             a body may run.
         queue_ttl: How long a lock that the publisher acquired waits for a worker, counted from the
-            message's `eta` or `countdown`. The message's `expires` ends it earlier.
+            message's `eta` or `countdown`. An earlier `expires` of the message ends it sooner.
         window: How long the key stays taken in the mode `until_expired`, counted from when the task
             is due.
         dedupe_window: How long workers recognise a redelivery of a finished message.
@@ -97,11 +98,11 @@ class LockOptions:
         on_conflict: Policy of a worker that finds the lock held by another task. `requeue`: send
             the message back to its queue with the same id and a jittered delay; `max_retries` does
             not count this. `skip`: end the task with `lock_skip_result`. `stop`: the newest call
-            wins. It asks the older body of the task to stop, by that task's `lock_on_lost`, within
-            a second, and starts when that body has ended; an older call that waits ends as
-            replaced. `reject`: reject the message, which RabbitMQ moves to a dead letter queue and
-            Redis discards; needs `acks_late`. `raise`: fail with `LockContended`. Or a function of
-            task and error that returns one of these.
+            wins. Within a second, it asks the older body of the task to stop, in the way that the
+            task's `lock_on_lost` sets, and starts when that body has ended; an older call that
+            waits ends as replaced. `reject`: reject the message, which RabbitMQ moves to a dead
+            letter queue and Redis discards; needs `acks_late`. `raise`: fail with `LockContended`.
+            Or a function of task and error that returns one of these.
         on_duplicate: Policy of a publisher for a duplicate, in the modes that acquire the lock at
             publish. `existing`: return the result of the existing task. `replace`: replace an
             existing task that is still queued. `raise`: raise `DuplicateTask`. Or a function of
@@ -118,7 +119,7 @@ class LockOptions:
             waited. A message that arrives later does not take a free key that
             another waits for, unless it is more urgent. If a message does not come within 0.5 s of
             its wake-up, because its worker was lost or busy, the next one gets the lock. Set the
-            option for all tasks with the key.
+            option for all tasks with that key.
         on_unavailable: Policy of a worker when fewer nodes than a quorum reply: `requeue`, `raise`
             (`QuorumUnavailable`) or `run_unlocked`.
         on_lost: Reaction to the loss of the lock while the body runs. `interrupt`: `LeaseLost` is
@@ -127,7 +128,7 @@ class LockOptions:
         max_hold: How long the watchdog extends the lock, so that a body that hangs does not hold
             its key indefinitely.
         at_least_for: Minimum time that the key stays taken, even if the body ends earlier.
-        starting_deadline: Skip a scheduled run that would start more than this after its due time,
+        starting_deadline: Skip a scheduled run that would start later than this after its due time,
             including the wait for its lock. The entry's `countdown` counts as lateness.
     """
 
@@ -270,7 +271,7 @@ def _limit(value: Any) -> Any:
         return Limit("key", value).slots_and_period()[0]
     except ConfigurationError:
         raise ConfigurationError(
-            f"is no limit; give a whole number from 1 to {MAX_SLOTS}, or a function of the "
+            f"is not a limit; give a whole number from 1 to {MAX_SLOTS}, or a function of the "
             "arguments"
         ) from None
 
@@ -289,14 +290,14 @@ def _debounce(value: Any) -> Debounce:
         debounce = Debounce(*map(seconds(SHORTEST_DEBOUNCE), times))
     except (ConfigurationError, TypeError):
         raise ConfigurationError(
-            "is no debounce; give the seconds without another call, such as 5, or these and the "
-            "maximum since the first call, such as (5, 60), each a number or a timedelta of "
-            f"{SHORTEST_DEBOUNCE:g} seconds or more"
+            "is not a debounce; give the seconds without another call, such as 5, or both these "
+            "and the maximum since the first call, such as (5, 60), each a number or a timedelta "
+            f"of {SHORTEST_DEBOUNCE:g} seconds or more"
         ) from None
     if debounce.at_most < debounce.quiet:
         raise ConfigurationError(
-            "ends before it can be quiet; give a maximum that is no shorter than the time without "
-            "another call, such as (5, 60)"
+            "has a maximum that is shorter than the time without another call; give a longer one, "
+            "such as (5, 60)"
         )
     return debounce
 

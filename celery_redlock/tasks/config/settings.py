@@ -74,22 +74,22 @@ class RedlockSettings:
             unit tests.
         max_ttl: Longest TTL of a lock. All processes that use the same nodes need the same value,
             because restart quarantine lasts this long.
-        takeover: How long after a failover some process may still use the former master of a
-            Sentinel group. A promoted server is quarantined for this long in
-            addition to `redlock_max_ttl`, and both are one value for all processes.
-            `None`: 30 seconds if a node can fail over, otherwise 0.
-        key_prefix: Prefix of every lock key on the nodes. Where the broker is the node, the
+        takeover: How long after a failover a process may still use the former master of a Sentinel
+            group. A promoted server is quarantined for this long in addition to `redlock_max_ttl`,
+            and both settings need the same value in all processes. `None`: 30 seconds if a node can
+            fail over, otherwise 0.
+        key_prefix: Prefix of every lock key on the nodes. If the broker is the node, the
             `global_keyprefix` of `broker_transport_options` precedes it.
-        drift_factor: Clock drift to allow for, as a fraction of the TTL. Where chrony may
-            slew at its default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
+        drift_factor: Clock drift to allow for, as a fraction of the TTL. If chrony may slew at its
+            default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
         node_timeout: How long a process waits for each reply of a node, including those while it
             connects (TCP, login, scripts); for a TLS handshake, three times as long. A node that
-            never replies delays a call by this time; a first connection on which each reply is
-            slow, or the TLS handshake never ends, by up to four times as much.
+            never replies delays a call by this time. A first connection on which each reply is
+            slow, or the TLS handshake never ends, delays it by up to four times as much.
         on_unusable_node: Reaction to a node that can never serve (wrong password, missing
             permission, cluster mode). `raise`: a worker or beat does not start, and the first
-            publish of a process raises `ConfigurationError`. `warn`: they log it and use the other
-            nodes; without a quorum a message is sent without its lock.
+            publish of a process raises `ConfigurationError`. `warn`: processes log the node and use
+            the others; without a quorum a message is sent without its lock.
         guard: Whether restarted nodes are in restart quarantine until all older locks have expired.
             `None`: only with two or more nodes.
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
@@ -99,9 +99,9 @@ class RedlockSettings:
         lost_signal: Signal that interrupts a body in a prefork or solo worker. Windows has none.
         tasks: Lock options for tasks whose names match a pattern:
             `{"billing.*": {"lock_key": True}}`. A task's exact name beats patterns, and an
-            earlier pattern a later one; `None` instead of options leaves the task out. Has an
-            effect only in processes that a `celery` command starts, or that import `RedlockTask`
-            or `celery_redlock.tasks`.
+            earlier pattern a later one; `None` instead of options excludes the task. Has an effect
+            only in processes that a `celery` command starts, or that import `RedlockTask` or
+            `celery_redlock.tasks`.
         beat_ttl: TTL of the leader's lock, with `RedlockScheduler`: how long after the leader
             crashed another beat takes over. `None`: `redlock_ttl`, at most `redlock_max_ttl`.
         beat_renew_deadline: The leader stops sending when its lock has not been extended for this
@@ -112,7 +112,7 @@ class RedlockSettings:
             the scheduler should not exceed. The leader's broker connect and read timeouts are three
             quarters of it. `None`: 2 seconds, at most a sixth of the TTL.
         beat_scheduler: The scheduler that `RedlockScheduler` wraps: a class, its path or its alias.
-            The default keeps nothing on disk: what must outlive a beat is on the lock nodes.
+            The default keeps nothing on disk: state that must outlive a beat is on the lock nodes.
         beat_key: Name of the leader's lock and of the schedule's record. Beats with the same name
             share a schedule. `None`: `beat:` and the name of the app.
         defaults: the options that `redlock_<option>` settings give, named without prefix.
@@ -364,17 +364,21 @@ def _key_prefix(value: Any) -> str:
 
 def _switch(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ConfigurationError("is not a choice; give True, False, or leave it out")
+        raise ConfigurationError("is not a choice; give True or False, or omit it")
     return value
 
 
 def _lost_signal(value: Any) -> int:
     if not LOST_SIGNAL:
-        raise ConfigurationError("cannot be used: threads receive no signals here; leave it out")
+        raise ConfigurationError(
+            "cannot be used: threads receive no signals on this system; omit it"
+        )
     try:
         found = signal.Signals[value] if isinstance(value, str) else signal.Signals(value)
     except (KeyError, ValueError):
-        raise ConfigurationError("is no signal here; give a name such as 'SIGURG'") from None
+        raise ConfigurationError(
+            "is not a signal on this system; give a name such as 'SIGURG'"
+        ) from None
     if found.name in RESERVED_SIGNALS:
         raise ConfigurationError("is taken by Celery or the system; use 'SIGURG'")
     return int(found)

@@ -75,5 +75,5 @@ def check_storable(value: Any, label: str, app: AppLike) -> None:
     except Exception as exc:
         raise ConfigurationError(
             f"{label}={value!r} cannot be stored with result_serializer={serializer!r} ({exc}); "
-            "give a value that it takes, such as a str."
+            "give a value that this serializer accepts, such as a str."
         ) from None

@@ -138,7 +138,7 @@ class KeyMaker:
 
     def _by_limit(self, spec: Limit | Rate) -> _Maker:
         if not isinstance(spec.key, str):
-            raise self._error(f"lock_key: the key of {spec!r:.200} is no template; give a str")
+            raise self._error(f"lock_key: the key of {spec!r:.200} is not a template; give a str")
         inner, apply = self._by_template(spec.key), self._applier(spec, "lock_key")
         self.limits.append((self.templates[-1], spec))
         return lambda bound: [(text, *apply(bound)) for text, *_ in inner(bound)]

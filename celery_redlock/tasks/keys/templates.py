@@ -94,8 +94,8 @@ class Template:
     def _field(self, name: str, spec: str, conversion: str | None) -> Field:
         if conversion not in (None, "", "s"):
             raise self._error(
-                f"uses the conversion !{conversion} on {{{name}}}; leave it out, values get a "
-                "stable text of their own (!s takes None, too)"
+                f"uses the conversion !{conversion} on {{{name}}}; omit it, because values get a "
+                "stable text without it (!s also accepts None)"
             )
         if "{" in spec:
             raise self._error(f"nests a placeholder in the format of {{{name}}}; write it out")
@@ -140,7 +140,7 @@ class Template:
         if value is None and not found.as_text:
             raise LockKeyError(
                 f"{{{found.source}}} is None, so all calls without it would share one key; give "
-                f"it, or write {{{found.source}!s}} if that is meant"
+                f"it, or write {{{found.source}!s}} if that is intended"
             )
         text = None if leaf is None else leaf[1]
         if text is None or found.spec:

@@ -43,7 +43,7 @@ def cancel_reservation(app: AppLike | None, header: Any) -> None:
     except Exception as exc:
         logger.warning(
             "unused-lock-left",
-            "The lock of a message that never ran (%(keys).200s) stays taken until it expires: "
+            "The lock of a message that never ran (%(keys).200s) stays held until it expires: "
             "%(error)r",
             keys=", ".join(reservation.node_keys),
             error=exc,

@@ -68,7 +68,7 @@ def report_failing_nodes(task: TaskLike, task_id: str, client: Client) -> None:
     logger.log(
         logging.DEBUG if suppressed is None else logging.WARNING,
         "lock-nodes-fail",
-        "Lock nodes fail: %(reason)s. Locks are taken as long as %(needed)d of %(node_count)d "
+        "Lock nodes fail: %(reason)s. Locks are acquired as long as %(needed)d of %(node_count)d "
         "nodes reply.%(more)s",
         reason=describe_problems(reasons),
         nodes=", ".join(reasons),

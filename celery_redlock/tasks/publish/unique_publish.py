@@ -444,8 +444,8 @@ class UniquePublish:
             logger.warning(
                 "publish-outlasted-grace",
                 "Sending task %(task)s[%(task_id)s] took %(seconds).1f s, longer than the "
-                "%(grace)g s for which its lock is kept meanwhile, so the lock has expired and a "
-                "duplicate may be sent, too. Find out why the broker is slow.",
+                "%(grace)g s for which its lock is held during the send, so the lock has expired "
+                "and a duplicate may be sent, too. Find out why the broker is slow.",
                 task=self.task.name,
                 task_id=self.task_id,
                 seconds=took,

@@ -384,8 +384,8 @@ def _requeue_copy(case: Case) -> NoReturn:
             raise Reject(exc, requeue=True) from exc
         logger.error(  # noqa: TRY400
             "redelivery-not-requeued",
-            "Task %(task)s[%(task_id)s] %(came_again)s and could not be requeued (%(error)r); "
-            "only the earlier delivery remains, which holds its lock.",
+            "Task %(task)s[%(task_id)s] %(came_again)s and could not be requeued (%(error)r); only "
+            "the earlier delivery, which holds its lock, remains.",
             task=case.task_name,
             task_id=case.task_id,
             came_again=_came_again(lock_request),
@@ -512,8 +512,8 @@ def _leave_marker(case: Case, action: Action) -> None:
     except LockNotAcquired as failure:
         logger.warning(
             "task-ended-without-marker",
-            "Task %(task)s[%(task_id)s] ends without a marker; another delivery of its message "
-            "would be taken for a new one: %(error)s",
+            "Task %(task)s[%(task_id)s] ends without a dedupe marker; another delivery of its "
+            "message would be treated as a new message: %(error)s",
             task=case.task_name,
             task_id=case.task_id,
             error=failure,

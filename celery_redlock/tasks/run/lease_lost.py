@@ -126,8 +126,8 @@ class LeaseLostHandler:
             except Exception:
                 logger.exception(
                     "lease-lost-not-raised",
-                    "LeaseLost could not be raised in task %(task)s[%(task_id)s]; its body runs "
-                    "on, and only lease.check() and fencing tokens protect what it writes.",
+                    "LeaseLost could not be raised in task %(task)s[%(task_id)s]; its body "
+                    "continues, and only lease.check() and fencing tokens protect what it writes.",
                     task=self._task.name,
                     task_id=self._request.id,
                 )

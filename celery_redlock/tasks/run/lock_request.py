@@ -471,9 +471,9 @@ def _with_fitting_reservation(lock_request: LockRequest) -> LockRequest:
         return lock_request
     logger.warning(
         "publish-lock-given-up",
-        "Task %(task)s[%(task_id)s] was sent with a lock on %(publish_keys).200s, but its "
-        "lock_key and lock_mode make %(keys)s here; the lock of the message is given up. Let "
-        "publishers and workers run the same code.",
+        "Task %(task)s[%(task_id)s] was sent with a lock on %(publish_keys).200s, but in this "
+        "worker its lock_key and lock_mode make %(keys)s; the lock of the message is released. "
+        "Make publishers and workers run the same code.",
         task=lock_request.task.name,
         task_id=lock_request.request.id,
         publish_keys=", ".join(reservation.node_keys),

@@ -379,7 +379,9 @@ def _log_end(
             lease=lease_in_words(lease),
             refusals=refused,
             seconds=min(lease.ttl, max(0.0, holding.valid_until - holding.now())),
-            instead=f", not for the {kept_for:.3g} s that it was to be kept" if kept_for else "",
+            instead=f", instead of the {kept_for:.3g} s for which it was to be kept"
+            if kept_for
+            else "",
         )
         return
     logger.warning(
@@ -390,7 +392,7 @@ def _log_end(
         lease=lease_in_words(lease),
         reason=lost or LossReason.GONE,
         consequence="Another body may have run beside its last part; a resource that checks "
-        "fencing tokens has refused what came too late."
+        "fencing tokens has refused the writes that came too late."
         if under_lease
         else "If its message was delivered again, a second body may have run.",
     )

@@ -106,8 +106,8 @@ class StoppingLock:
         except LockNotAcquired as error:
             logger.warning(
                 "stop-request-unknown",
-                "Task %(task)s[%(task_id)s] lost its lease, and whether a newer call asked for it "
-                "is not known: %(reason)s",
+                "Task %(task)s[%(task_id)s] lost its lease, and it is not known whether a newer "
+                "call asked for it: %(reason)s",
                 task=lock_request.task.name,
                 task_id=lock_request.request.id,
                 reason=reason_of(error),

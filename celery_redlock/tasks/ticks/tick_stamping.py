@@ -199,8 +199,8 @@ def stamped(
     name = qualname(scheduler_class)
     if not issubclass(scheduler_class, Scheduler):
         raise ConfigurationError(
-            f"The scheduler {name} is no subclass of celery.beat.Scheduler, so its messages cannot "
-            "carry ticks. Derive it from that class."
+            f"The scheduler {name} is not a subclass of celery.beat.Scheduler, so its messages "
+            "cannot carry ticks. Derive it from that class."
         )
     attributes = ("__module__", "__qualname__", "__doc__")
     own = {attribute: getattr(scheduler_class, attribute) for attribute in attributes}
@@ -215,9 +215,9 @@ def stamped(
     except Exception as exc:
         # Whatever its metaclass or `__init_subclass__` raises.
         raise ConfigurationError(
-            f"The scheduler {name} allows no subclass ({type(exc).__name__}: {exc}), and its "
-            "messages carry ticks only through one. Choose another scheduler class, or have its "
-            "metaclass or __init_subclass__ accept a plain subclass."
+            f"The scheduler {name} does not allow a subclass ({type(exc).__name__}: {exc}), and "
+            "only a subclass adds ticks to its messages. Choose another scheduler class, or have "
+            "its metaclass or __init_subclass__ accept a plain subclass."
         ) from exc
 
 

@@ -51,8 +51,8 @@ _WRONG_MODES = {
 }
 
 _KEEPS_ITS_ID = (
-    "has another run_id than before and the same master_replid, so the restart quarantine does not "
-    "notice its restarts; name a Redis or Valkey server that answers INFO itself"
+    "has a new run_id but still the same master_replid, so the restart quarantine does not notice "
+    "its restarts; name a Redis or Valkey server that answers INFO itself"
 )
 
 
@@ -151,7 +151,7 @@ def explained(
         return ConnectError(reason, lasting=False)
     if isinstance(exc, AuthenticationError) and not has_password:
         return ConnectError(
-            f"asks for a password, and its URL has none; write {spelling.password}", lasting=True
+            f"asks for a password, but its URL has none; write {spelling.password}", lasting=True
         )
     reason = describe_failure(exc)
     if tls and _no_tls_reply(text):

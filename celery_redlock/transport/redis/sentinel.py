@@ -35,7 +35,7 @@ _REFUSALS = {
     "ERR No such master": _UNKNOWN,
     "NOAUTH": f"asks for a password, and the URL has none for it; write {OF_SENTINEL.password}",
     "NOPERM": "refuses SENTINEL MASTER to the URL's user; grant it +sentinel|master",
-    "ERR unknown command": "is no Sentinel; name the Sentinels' ports, 26379 by default",
+    "ERR unknown command": "is not a Sentinel; name the Sentinels' ports, 26379 by default",
 }
 
 

@@ -22,7 +22,7 @@ _CERT_REQS = {f"CERT_{name.upper()}": name for name in ("none", "optional", "req
 _REMEDIES = {
     "ssl_cert_reqs": "write none, optional or required, or CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED",
     "protocol": "write 2 or 3",
-    "credential_provider": "give user and password by the provider alone",
+    "credential_provider": "let the provider alone supply the user and the password",
 }
 
 #: Options that take an object, which no URL can give, or that name another server than the URL.
@@ -109,7 +109,7 @@ def _takes(kind: Any, options: Mapping[str, Any]) -> bool:
 
 def _refusal(address: NodeAddress, name: str | None) -> ConfigurationError:
     which = f"the option {name}" if name else "an option"
-    remedy = _REMEDIES.get(name or "", "remove or correct what follows the ? in it")
+    remedy = _REMEDIES.get(name or "", "remove or correct the part after its ?")
     return ConfigurationError(
         f"Lock node {address.name}: its URL has {which} with a name or value that redis-py does "
         f"not take from a URL; {remedy}."

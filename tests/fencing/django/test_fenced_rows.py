@@ -316,5 +316,5 @@ def test_the_mend_for_that_works(account: Account) -> None:
 
 
 def test_a_token_field_of_another_name_is_refused_at_declaration() -> None:
-    with pytest.raises(ConfigurationError, match=r"Call the field fencing_token"):
+    with pytest.raises(ConfigurationError, match=r"a field named fencing_token"):
         FencingTokenField().contribute_to_class(models.Model, "token")

@@ -54,7 +54,7 @@ def test_what_is_no_name_is_refused(resource: Any) -> None:
 
 
 def test_outside_a_lease_the_slot_must_be_given() -> None:
-    with pytest.raises(InvalidResourceName, match="no lease that has one"):
+    with pytest.raises(InvalidResourceName, match="not run under a lease that has one"):
         slot_resource("seat")
 
 

@@ -75,7 +75,7 @@ def test_a_server_that_is_named_as_a_sentinel_is_no_sentinel(groups: LocalSentin
         "/locks", f",127.0.0.1:{port_of(groups.server_urls()[0])}/locks"
     )
     (silent,) = found(groups, [url], guard=True)
-    assert "is no Sentinel; name the Sentinels' ports" in silent.message
+    assert "is not a Sentinel; name the Sentinels' ports" in silent.message
 
 
 def test_a_group_without_replicas_cannot_fail_over(groups: LocalSentinel) -> None:

@@ -68,7 +68,7 @@ def test_one_more_is_refused_with_the_key_and_the_time_of_the_first_slot(any_nod
     client = any_nodes.connected()
     client.acquire(Limit("key", 2), ttl=20.0, wait=TIMEOUT)
     client.acquire(Limit("key", 2), ttl=60.0, wait=TIMEOUT)
-    with pytest.raises(LockContended, match="Lock 'key' is held by 2 others") as refused:
+    with pytest.raises(LockContended, match="Lock 'key' has reached its limit of 2") as refused:
         client.acquire(Limit("key", 2))
     assert refused.value.key == "key"
     assert refused.value.expires_in is not None
@@ -270,7 +270,7 @@ def test_the_most_slots_are_all_granted_and_no_more(any_nodes: Nodes, client: Re
         client.acquire(Limit("key", MAX_SLOTS), ttl=60.0, wait=TIMEOUT) for _ in range(MAX_SLOTS)
     ]
     assert {lease.slot for lease in leases} == set(range(MAX_SLOTS))
-    with pytest.raises(LockContended, match=f"held by {MAX_SLOTS} others"):
+    with pytest.raises(LockContended, match=f"reached its limit of {MAX_SLOTS}"):
         client.acquire(Limit("key", MAX_SLOTS))
 
 

@@ -102,7 +102,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     ("spoil", "named"),
     [
         (wrong, "invalid username-password pair"),
-        (lambda url: url.replace(f":{PASSWORD}@", ""), "asks for a password, and its URL has none"),
+        (lambda url: url.replace(f":{PASSWORD}@", ""), "asks for a password, but its URL has none"),
     ],
     ids=["wrong password", "missing password"],
 )
@@ -233,4 +233,4 @@ def test_a_failing_minority_is_warned_of_and_counted(
     assert counters()["lock_node_failed"] - before == len(heard)
     (line,) = warnings_of(caplog)
     assert line.startswith(f"Lock nodes fail: {refused[0]}: ConnectionError")
-    assert line.endswith("Locks are taken as long as 2 of 3 nodes reply.")
+    assert line.endswith("Locks are acquired as long as 2 of 3 nodes reply.")

@@ -166,7 +166,7 @@ def test_without_a_quorum_nothing_is_released(
     answer = site.release(lease.owner)
 
     assert answer.status == 503
-    assert "it takes 3 of 5 nodes" in json.loads(answer.text)["message"]
+    assert "3 of 5 nodes have to answer" in json.loads(answer.text)["message"]
 
 
 def test_a_release_is_among_the_changes(memory: MemoryNodes, site: Site, lease: Lease) -> None:

@@ -125,7 +125,7 @@ def test_nodes_that_are_down_are_a_sentence_until_they_are_back(
         nodes.kill(0, 1, 2)
 
         look = next(look for look in looks if look["problem"])
-        assert look["problem"].startswith("The locks cannot be read: it takes 3 of 5 nodes.")
+        assert look["problem"].startswith("The locks cannot be read: 3 of 5 nodes have to answer.")
         assert look["locks"] is None
 
         nodes.restart(0, 1, 2)

@@ -85,7 +85,7 @@ def test_a_stranger_who_has_the_lock_is_shown_as_such(
     caplog.set_level(logging.INFO)
     lease = redlock.acquire("schedule", label="somebody")
     candidate(redlock).attempt()
-    assert f"a holder that is no beat ({lease.owner!r}) leads" in caplog.text
+    assert f"a holder that is not a beat ({lease.owner!r}) leads" in caplog.text
 
 
 def test_holding_back_means_no_attempt(world: World, redlock: Redlock) -> None:
@@ -126,4 +126,4 @@ def test_undoing_without_nodes_does_not_raise(world: World, redlock: Redlock) ->
     for node in world.nodes:
         node.kill()
     one.abandon()
-    assert world.logged("The lock 'schedule' may stay held for one lease")
+    assert world.logged("The lock 'schedule' may stay held until its lease expires")

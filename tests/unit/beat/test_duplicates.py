@@ -38,7 +38,8 @@ def test_it_is_told_once_and_not_as_an_error(world: World) -> None:
     world.run(1)
     (said,) = (found for found in world.log.records if found.levelno >= logging.WARNING)
     assert said.getMessage() == (
-        "Entry 'job' was due, and counts as run: Task job was not sent: other-id is queued already."
+        "Entry 'job' was due, and counts as sent: Task job was not sent: "
+        "other-id is queued already."
     )
 
 

@@ -89,7 +89,7 @@ def test_a_setting_that_cannot_be_used_stops_the_beat(conf: dict[str, Any], said
 
 
 def test_an_interval_that_is_no_number_stops_the_beat_by_its_name() -> None:
-    with pytest.raises(ConfigurationError, match="beat_max_loop_interval='3' is no number of"):
+    with pytest.raises(ConfigurationError, match="beat_max_loop_interval='3' is not a number of"):
         RedlockScheduler(app_with(beat_max_loop_interval="3"))
 
 

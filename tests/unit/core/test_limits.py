@@ -57,7 +57,7 @@ def test_a_rate_that_is_too_low_is_named_with_its_mend(rate: str) -> None:
 
 
 def test_a_rate_that_is_too_high_is_named_with_the_highest() -> None:
-    with pytest.raises(ConfigurationError, match=r"too high: 128 in 0.1 s are the most\."):
+    with pytest.raises(ConfigurationError, match=r"too high: at most 128 in 0.1 s are possible\."):
         checked_rate("1281/s", "rate")
 
 

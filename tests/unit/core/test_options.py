@@ -95,7 +95,7 @@ def test_the_typed_options_are_those_that_are_checked(
     ("on_lost", "message"),
     [
         ("interrupt", "on_lost='interrupt' cannot be called; give a function"),
-        (lambda: 1, r"on_lost=.*<lambda> is called with \(lease\) and takes \(\)"),
+        (lambda: 1, r"on_lost=.*<lambda> is called with \(lease\) but takes \(\)"),
     ],
 )
 def test_a_callback_that_cannot_be_called_is_refused_before_the_lock_is_taken(

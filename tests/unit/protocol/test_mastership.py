@@ -32,7 +32,7 @@ def test_a_vote_counts_until_the_confirmation_is_too_old() -> None:
 def test_a_vote_that_nobody_confirms_counts_as_none() -> None:
     vote = promoted().counted(Granted(1, 1), Script.ACQUIRE, 100.1 + MAX_AGE, 100.1 + MAX_AGE)
     assert isinstance(vote, Failed)
-    assert "nobody confirmed" in vote.reason
+    assert "was not confirmed" in vote.reason
 
 
 def test_a_confirmation_after_the_command_was_sent_counts_as_well() -> None:

@@ -72,7 +72,7 @@ def test_a_worker_refuses_a_message_with_items_however_it_was_sent(
     signature(task).apply_async()
     outcome = bench.run(bench.receive())
     assert isinstance(outcome.value, ConfigurationError)
-    assert "Send a message for each item" in str(outcome.value)
+    assert "Send one message per item" in str(outcome.value)
     assert bodies == []
 
 

@@ -181,7 +181,7 @@ def test_a_wrong_option_of_a_url_is_named_without_its_value(query: str) -> None:
     [
         ("ssl_cert_reqs=maybe", "write none, optional or required"),
         ("protocol=4", "write 2 or 3"),
-        ("credential_provider=os.getcwd", "give user and password by the provider alone"),
+        ("credential_provider=os.getcwd", "let the provider alone supply the user"),
     ],
 )
 def test_what_a_wrong_option_of_a_url_may_be_is_named(query: str, remedy: str) -> None:

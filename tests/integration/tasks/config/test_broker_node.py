@@ -47,7 +47,7 @@ def sentinels(kwargs: Any = None, *, master_name: Any = "locks") -> dict[str, An
         (
             "sentinel://a",
             {**sentinels({"ssl": True}), "broker_use_ssl": {"ssl_ca_certs": "/ca"}},
-            "other TLS options than broker_use_ssl",
+            "TLS options that differ from broker_use_ssl",
         ),
         ("filesystem://", {}, "(filesystem) is not a plain Redis server"),
         ("memory://", {"broker_transport": Transport}, "(kombu.transport.memory.Transport) is not"),
@@ -67,7 +67,7 @@ def sentinels(kwargs: Any = None, *, master_name: Any = "locks") -> dict[str, An
         (
             "redis+socket://:hunter2@/run/r.sock?virtual_host=2&health_check_interval=3",
             {},
-            "socket URL has parts that a lock node cannot take over",
+            "socket URL has parts that a node URL cannot express",
         ),
         (
             "redis://:hunter2@a",

@@ -89,7 +89,7 @@ def test_servers_that_are_named_as_sentinels_are_none(redlock_sentinel: LocalSen
     hosts = ",".join(
         url.removeprefix("redis://").removesuffix("/0") for url in redlock_sentinel.server_urls()
     )
-    assert "is no Sentinel; name the Sentinels' ports" in problem(
+    assert "is not a Sentinel; name the Sentinels' ports" in problem(
         f"redis+sentinel://{hosts}/locks-0"
     )
 

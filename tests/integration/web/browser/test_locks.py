@@ -170,7 +170,7 @@ def test_without_a_quorum_the_last_rows_stay_and_cannot_be_released(
 
     servers.kill(0, 1, 2)
 
-    expect(page.get_by_role("alert")).to_contain_text("it takes 3 of 5 nodes")
+    expect(page.get_by_role("alert")).to_contain_text("3 of 5 nodes have to answer")
     expect(release).to_have_attribute("aria-disabled", "true")
     release.click(force=True)
     expect(page.get_by_role("dialog")).to_have_count(0)

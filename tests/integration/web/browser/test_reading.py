@@ -96,7 +96,7 @@ def test_every_text_can_be_read_while_the_nodes_fail(
 ) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     servers.kill(0, 1)
-    expect(page.get_by_role("alert")).to_contain_text("it takes 3 of 5 nodes")
+    expect(page.get_by_role("alert")).to_contain_text("3 of 5 nodes have to answer")
 
     assert not pale_texts(page)
 

@@ -404,7 +404,7 @@ def test_a_limit_is_a_number_or_a_function(limit: Any) -> None:
 
 @pytest.mark.parametrize("limit", [0, 129, "5", True, 1.0, [5]])
 def test_what_is_no_limit_is_refused_with_the_range(limit: Any) -> None:
-    refused("is no limit; give a whole number from 1 to 128, or a function", lock_limit=limit)
+    refused("is not a limit; give a whole number from 1 to 128, or a function", lock_limit=limit)
 
 
 @pytest.mark.parametrize("rate", ["often", "5/w", 0, -1, True, ""])

@@ -109,7 +109,7 @@ def test_a_release_that_is_not_confirmed_names_the_window_that_may_be_lost(
     bench.call(job(bench, lambda self: bench.node.pause(), **window))
     bench.node.resume()
     bench.let_pass(SETTLED)
-    wait_until(lambda: re.search(r"s more, not for the (60|5\d(\.\d)?) s that it", caplog.text))
+    wait_until(lambda: re.search(r"s more, instead of the (60|5\d(\.\d)?) s for", caplog.text))
 
 
 @pytest.mark.parametrize(("answer", "told"), [("interrupt", True), ("flag", False), (None, False)])

@@ -107,9 +107,9 @@ def test_a_long_key_keeps_its_limit() -> None:
         ({"limit": 5, "spec": ["a", "b"]}, ONE_MORE),
         ({"limit": 5, "spec": Limit("a", 3)}, ONE_MORE),
         ({"rate": "5/s", "spec": [Rate("a", "3/s")]}, ONE_MORE),
-        ({"spec": Limit("t", 0)}, "Limit('t', 0) is no limit"),
+        ({"spec": Limit("t", 0)}, "Limit('t', 0) is not a limit"),
         ({"spec": Limit("t:{nobody}", 5)}, "names 'nobody'"),
-        ({"spec": Limit(lambda account_id: "t", 5)}, "is no template; give a str"),
+        ({"spec": Limit(lambda account_id: "t", 5)}, "is not a template; give a str"),
         ({"spec": Limit("", 5)}, "cannot be empty"),
         ({"spec": Rate("t", "2000/s")}, "Rate('t', '2000/s') is too high"),
         ({"spec": Limit("t", awaited)}, "lock_key: the function awaited is a coroutine function"),
@@ -126,10 +126,13 @@ def test_a_limit_that_cannot_work_is_refused_at_declaration(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": lambda account_id: "5"}, "Limit('bank.settle', '5') is no limit; give a whole"),
+        (
+            {"limit": lambda account_id: "5"},
+            "Limit('bank.settle', '5') is not a limit; give a whole",
+        ),
         ({"limit": lambda account_id: account_id["x"]}, "lock_limit <lambda> failed: TypeError"),
         ({"spec": lambda account_id: ["a", "b"], "limit": 5}, f"returned 'a', 'b'; {ONE_MORE}"),
-        ({"spec": lambda account_id: Limit("t", 0)}, "Limit('t', 0) is no limit"),
+        ({"spec": lambda account_id: Limit("t", 0)}, "Limit('t', 0) is not a limit"),
         ({"spec": lambda account_id: Rate("t", "x")}, "Rate('t', 'x') is not a valid rate"),
         ({"spec": lambda account_id: Limit("redlock-meta:guard", 5)}, "reserved"),
     ],

@@ -95,7 +95,7 @@ def test_a_call_beyond_the_limit_is_refused_under_raise(
     task = limited(bench, lock_mode=mode, lock_on_duplicate=policy)
     for _ in range(2):
         task.delay()
-    with pytest.raises(LockContended, match="held by 2 others, as many as its limit") as caught:
+    with pytest.raises(LockContended, match="reached its limit of 2; one slot is held") as caught:
         task.delay()
     assert not isinstance(caught.value, DuplicateTask)
     assert bench.queue_length == 2

@@ -124,7 +124,7 @@ def test_garbage_disturbs_nobody(bench: Bench, header: Any) -> None:
 def test_an_app_that_cannot_lock_only_logs(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     _, message = sent(bench)
     reject_malformed(SimpleNamespace(app=SimpleNamespace(conf=None)), message)
-    assert "(redlock:k) stays taken until it expires" in caplog.text
+    assert "(redlock:k) stays held until it expires" in caplog.text
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_a_lock_of_another_key_template_is_given_up_and_the_task_runs(
     bench.node.state.keys["redlock:before"] = bench.node.state.keys.pop(KEY)
     assert bench.run(request).value == "ran"
     assert value(bench, "redlock:before") is None
-    assert "Let publishers and workers run the same code" in caplog.text
+    assert "Make publishers and workers run the same code" in caplog.text
 
 
 def test_arguments_that_make_no_key_fail_the_task_and_free_its_lock(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from celery_redlock.transport.redis.sentinel import NoReport, Report, SentinelGr
 
 FORMER, NEW = ("10.0.0.1", 6379), ("10.0.0.2", 6379)
 SILENT = NoReport("s1", "TimeoutError", lasting=False)
-REFUSING = NoReport("s2", "is no Sentinel", lasting=True)
+REFUSING = NoReport("s2", "is not a Sentinel", lasting=True)
 
 
 def says(address: tuple[str, int], epoch: int = 0, *, vouches: bool = True) -> Report:
@@ -122,10 +122,10 @@ def test_sentinels_that_were_set_up_anew_are_believed_after_a_takeover() -> None
         ([SILENT], "no majority of its Sentinels names a master: s1 TimeoutError", False),
         (
             [says(FORMER), REFUSING],
-            "no majority of its Sentinels names a master: s1 TimeoutError; s2 is no Sentinel",
+            "no majority of its Sentinels names a master: s1 TimeoutError; s2 is not a Sentinel",
             False,
         ),
-        ([REFUSING], "no majority of its Sentinels names a master: s2 is no Sentinel", True),
+        ([REFUSING], "no majority of its Sentinels names a master: s2 is not a Sentinel", True),
         (
             [NoReport("s1", "watches no master of that name", lasting=True)],
             "its Sentinels watch no master named 'locks'; correct the URL",
