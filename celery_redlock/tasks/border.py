@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from datetime import datetime
+from heapq import heapify
 from typing import Any, Protocol
 
 from celery.app.annotations import resolve_all
@@ -213,8 +214,18 @@ def timer_entry(timer: Any, request: Any) -> Any:
             call = scheduled.entry
             if call.args and call.args[0] is request:
                 entry = scheduled if hasattr(scheduled, "kill") else call
+                break
     is_cancelled = entry is None or entry.canceled or getattr(entry, "dead", False)
     return None if is_cancelled else entry
+
+
+def drop_cancelled(timer: Any) -> None:
+    """Drop the cancelled entries of an event loop's timer, which it would keep until their time."""
+    queue = timer.schedule._queue
+    kept = [scheduled for scheduled in queue if not scheduled.entry.canceled]
+    if len(kept) < len(queue) / 2:
+        heapify(kept)
+        queue[:] = kept
 
 
 def heap_of(scheduler: Any) -> list[Any] | None:

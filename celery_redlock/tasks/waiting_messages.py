@@ -13,7 +13,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import mul
@@ -34,7 +34,7 @@ from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import PAUSE_PREFIX, QUORUM, places_in_header, wake_channel
 from celery_redlock.protocol.votes import Granted, Refused
-from celery_redlock.tasks.border import RequestLike, is_revoked, timer_entry
+from celery_redlock.tasks.border import RequestLike, drop_cancelled, is_revoked, timer_entry
 from celery_redlock.tasks.busy_worker import BusyWorker
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
@@ -68,11 +68,15 @@ LOOKS_AT_ONCE = 200
 #: Seconds within which the looks cover all sets of keys.
 LOOKS_WITHIN = 30.0
 
-#: Seconds without a look that succeeded, after which messages try by themselves.
-BLIND_AFTER = 60.0
+#: Seconds after which a message tries by itself although its keys do not look free: a limit may
+#: have been raised, the holder may have become a finished call, or no quorum may reply.
+TRIES_AFTER = 30.0
 
-#: How many sets of keys are inspected in one command, so that it does not hold up a node.
-INSPECTED_AT_ONCE = 50
+#: How many messages do so at one look, those that have been kept longest.
+TRIES_AT_ONCE = 8
+
+#: How many keys and slots are inspected in one command, so that it does not hold up a node.
+INSPECTED_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,11 @@ class Held:
     waiter: Waiter
     starts_from: float
     until: float
+
+    @property
+    def tries(self) -> bool:
+        """Whether an attempt may succeed although its keys do not look free."""
+        return not any(key.startswith(PAUSE_PREFIX) for key in self.keys)
 
 
 class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is untyped
@@ -171,17 +180,10 @@ class WaitingMessages:
         self._rung: set[str] = set()
         self._is_looking = False
         self._is_ticking = False
-        # When it read keys last, on the monotonic clock.
-        self._saw_at = time.monotonic()
-        # The keys at which it has looked, the latest last.
-        self._looked_at: dict[tuple[str, ...], None] = {}
+        # The sets of keys in the order in which it looks at them.
+        self._in_turn: dict[tuple[str, ...], None] = {}
         self._closed = False
         self.has_looked = False
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the messages in wake-ups."""
-        return list(self._held)
 
     @property
     def is_listening(self) -> bool:
@@ -245,7 +247,7 @@ class WaitingMessages:
 
     def on_live(self) -> None:
         """Look for missed wake-ups, now that a quorum of nodes publishes to this worker."""
-        call_in_app(self._look, self.names)
+        call_in_app(self._look_at_all)
 
     def _soon(self, call: Callable[[str], None], name: str) -> None:
         if self._closed:
@@ -288,8 +290,12 @@ class WaitingMessages:
         with self._lock:
             rung, self._rung = self._rung, set()
             woken = {held.keys for held in self._held.values() if rung & held.channels}
-            first = [name for keys in woken for name in self._first(keys, NEXT)]
-        self._look(first)
+        self._look_at(woken)
+
+    def _look_at_all(self) -> None:
+        with self._lock:
+            kept = list(self._by_keys)
+        self._look_at(kept)
 
     def _start(self, name: str) -> None:
         """Start a message as its timer would: Celery's rate limits and revocations still apply."""
@@ -323,6 +329,10 @@ class WaitingMessages:
         """Look at keys in turn, whether they had a wake-up or not."""
         self._is_ticking = False
         self.prune()
+        if self._held and not self._closed:
+            self._look_at_intervals()
+        if self._hub is not None:
+            drop_cancelled(self._consumer.timer)
         now = time.monotonic()
         with self._lock:
             # Celery ends a message that is revoked when it starts.
@@ -331,23 +341,16 @@ class WaitingMessages:
                 # At its ETA, it would begin to wait for a process, and no release would wake it.
                 next_look = now + LOOKS_EVERY + AT_ETA
                 due += [name for name, held in self._held.items() if held.until < next_look]
-            if now - self._saw_at > BLIND_AFTER:
-                earliest = now - BLIND_AFTER
-                blind = [n for n, held in self._held.items() if held.starts_from < earliest]
-                due += blind[:STARTED_AT_ONCE]
-            # New keys first, then those at which it looked longest ago.
-            new = [keys for keys in self._by_keys if keys not in self._looked_at]
-            earlier = [keys for keys in self._looked_at if keys in self._by_keys]
-            at_once = max(LOOKS_AT_ONCE, math.ceil(len(self._by_keys) * LOOKS_EVERY / LOOKS_WITHIN))
-            in_turn = dict.fromkeys([*new, *earlier][:at_once])
-            first = [name for keys in in_turn for name in self._first(keys, NEXT)]
-            is_left = bool(self._held) and not self._closed
-        self._looked_at = {keys: None for keys in earlier if keys not in in_turn} | in_turn
+            earliest = now - TRIES_AFTER
+            longest = [it for it in self._held.values() if it.starts_from < earliest and it.tries]
+            due += [held.waiter.name for held in longest[:TRIES_AT_ONCE]]
+            earlier = [keys for keys in self._in_turn if keys in self._by_keys]
+            in_turn = list(dict.fromkeys([*earlier, *self._by_keys]))
         for name in due:
             self._soon(self._start, name)
-        self._look(first)
-        if is_left:
-            self._look_at_intervals()
+        at_once = max(LOOKS_AT_ONCE, math.ceil(len(in_turn) * LOOKS_EVERY / LOOKS_WITHIN))
+        self._in_turn = dict.fromkeys(in_turn[at_once:] + in_turn[:at_once])
+        self._look_at(in_turn[:at_once])
 
     def prune(self) -> None:
         """Forget messages whose ETA has passed; stop listening when none is left."""
@@ -382,6 +385,12 @@ class WaitingMessages:
     def _client(self) -> Client:
         return client_for(self._consumer.app)
 
+    def _look_at(self, sets_of_keys: Iterable[tuple[str, ...]]) -> None:
+        """Look at sets of keys, and at the first messages of each."""
+        with self._lock:
+            first = [name for keys in sets_of_keys for name in self._first(keys, NEXT)]
+        self._look(first)
+
     def _look(self, names: Iterable[str]) -> None:
         """Enter messages in their wait queues again, and start those whose keys are free."""
         with self._lock:
@@ -414,52 +423,65 @@ class WaitingMessages:
             self._is_looking = False
             in_doubt, self._in_doubt = self._in_doubt, set()
             held = [self._held[name] for name in in_doubt if name in self._held]
-        doubted = [message for message in held if _is_asleep(message)]
-        waiters = [(key, it.waiter) for it in doubted for key in it.keys if key != QUORUM]
-        try:
-            for keys, free in self._free({message.keys for message in doubted}, waiters):
-                if free:
+        doubted: dict[tuple[str, ...], list[Held]] = {}
+        for message in filter(_is_asleep, held):
+            doubted.setdefault(message.keys, []).append(message)
+        for batch in _batches(doubted):
+            try:
+                for keys, free in self._free(batch):
                     with self._lock:
                         first = self._first(keys, free)
                     for name in first:
                         self._soon(self._start, name)
-            self.has_looked = True
-            self._saw_at = time.monotonic()
-        except RedlockError as error:
-            logger.debug(
-                "waiting-keys-unreadable",
-                "The keys of waiting messages could not be checked: %(error)s",
-                error=error,
-            )
+            except RedlockError as error:
+                logger.debug(
+                    "waiting-keys-unreadable",
+                    "The keys of waiting messages could not be checked: %(error)s",
+                    error=error,
+                )
+            else:
+                self.has_looked = True
 
     def _free(
-        self, asked: Collection[tuple[str, ...]], waiters: Sequence[tuple[str, Waiter]]
+        self, batch: dict[tuple[str, ...], list[Held]]
     ) -> Iterator[tuple[tuple[str, ...], int]]:
         """
-        Iterate over tuples of keys, each with the number of messages that could acquire them now.
+        Iterate over the sets of keys that are free, each with how many could acquire them now.
 
-        While a quorum votes, that is every message that waits for one. Waiters enter their wait
+        While a quorum votes, that is every message that waits for one. Messages enter their wait
         queues before the keys are read.
         """
         client = self._client
-        if (QUORUM,) in asked:
+        if batch.pop((QUORUM,), None):
             polled = poll_nodes(client.transport, client.settings)
-            voted = sum(isinstance(vote, Granted | Refused) for vote in polled.votes)
-            yield (QUORUM,), len(self._held) if voted >= polled.needed else 0
-        asked = [keys for keys in asked if keys != (QUORUM,)]
-        for at in range(0, len(asked), INSPECTED_AT_ONCE):
-            places = {
-                keys: list(map(places_in_header, keys))
-                for keys in asked[at : at + INSPECTED_AT_ONCE]
-            }
-            node_keys = [place for of in places.values() for slots in of for place in slots]
-            held = iter(client.inspect(node_keys, waiters=waiters))
-            for keys, of_keys in places.items():
-                free = [sum(next(held) is None for _ in slots) for slots in of_keys]
-                # All may try once a pause is over; most of them only wait for another key then.
-                most = [len(self._held) if key.startswith(PAUSE_PREFIX) else 1 for key in keys]
+            if sum(isinstance(vote, Granted | Refused) for vote in polled.votes) >= polled.needed:
+                yield (QUORUM,), len(self._held)
+        waiters = [(key, it.waiter) for held in batch.values() for it in held for key in it.keys]
+        slots = {keys: list(map(places_in_header, keys)) for keys in batch}
+        places = [place for of in slots.values() for of_key in of for place in of_key]
+        held = iter(client.inspect(places, waiters=waiters) if places else ())
+        for keys, of in slots.items():
+            free = [sum(next(held) is None for _ in of_key) for of_key in of]
+            # All may try once a pause is over; most of them only wait for another key then.
+            most = [len(self._held) if key.startswith(PAUSE_PREFIX) else 1 for key in keys]
+            if all(free):
                 yield keys, min(map(mul, free, most))
-            waiters = ()
+
+
+def _batches(
+    doubted: dict[tuple[str, ...], list[Held]],
+) -> Iterator[dict[tuple[str, ...], list[Held]]]:
+    """Yield parts of `doubted` that are inspected in one command each."""
+    batch: dict[tuple[str, ...], list[Held]] = {}
+    size = 0
+    for keys, held in doubted.items():
+        batch[keys] = held
+        size += sum(len(places_in_header(key)) for key in keys)
+        if size >= INSPECTED_AT_ONCE:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch
 
 
 def _is_asleep(held: Held) -> bool:

@@ -337,8 +337,8 @@ WAITING = (
         tested("test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock"),
         (
             "tasks/waiting_messages.py::WaitingMessages._free",
-            "len(self._held) if voted >= polled.needed else 0",
-            "len(self._held)",
+            "if sum(isinstance(vote, Granted | Refused) for vote in polled.votes) >= polled.needed:",
+            "if True:",
         ),
     ),
     fault(
@@ -346,8 +346,8 @@ WAITING = (
         tested("test_of_many_keys_it_looks_at_some_in_turn"),
         (
             "tasks/waiting_messages.py::WaitingMessages._look_at_next",
-            "dict.fromkeys([*new, *earlier][:LOOKS",
-            "dict.fromkeys(new[:LOOKS",
+            "dict.fromkeys([*earlier, *self._by_keys])",
+            "self._by_keys",
         ),
     ),
     fault(
@@ -360,12 +360,39 @@ WAITING = (
         ),
     ),
     fault(
-        "a message waits until its ETA while its worker cannot read its keys",
-        tested("test_where_no_look_succeeds_a_message_tries_after_a_minute"),
+        "a message tries by itself only at its ETA",
+        tested("test_a_message_tries_although_its_key_does_not_look_free"),
         (
             "tasks/waiting_messages.py::WaitingMessages._look_at_next",
-            "now - self._saw_at > BLIND_AFTER",
-            "False",
+            "due += [held.waiter.name for held in longest[:TRIES_AT_ONCE]]",
+            "",
+        ),
+    ),
+    fault(
+        "messages of a paused key try before its pause ends",
+        tested("test_a_message_tries_although_its_key_does_not_look_free"),
+        (
+            "tasks/waiting_messages.py::Held.tries",
+            "not any(key.startswith(PAUSE_PREFIX) for key in self.keys)",
+            "True",
+        ),
+    ),
+    fault(
+        "all that a worker keeps tries at once",
+        tested("test_few_of_many_messages_try_at_once_and_all_in_turn"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages._look_at_next",
+            "longest[:TRIES_AT_ONCE]",
+            "longest",
+        ),
+    ),
+    fault(
+        "keys that cannot be read hide others",
+        tested("test_keys_that_cannot_be_read_hide_no_others"),
+        (
+            "tasks/waiting_messages.py::_batches",
+            "size >= INSPECTED_AT_ONCE",
+            "size < 0",
         ),
     ),
     fault(
@@ -373,7 +400,7 @@ WAITING = (
         tested("test_it_looks_at_all_keys_within_half_a_minute"),
         (
             "tasks/waiting_messages.py::WaitingMessages._look_at_next",
-            "max(LOOKS_AT_ONCE, math.ceil(len(self._by_keys) * LOOKS_EVERY / LOOKS_WITHIN))",
+            "max(LOOKS_AT_ONCE, math.ceil(len(in_turn) * LOOKS_EVERY / LOOKS_WITHIN))",
             "LOOKS_AT_ONCE",
         ),
     ),
@@ -528,9 +555,9 @@ WAITING = (
         "a message that arrives is not put back into its wait queue",
         tested("test_a_message_that_arrives_is_put_back_into_its_wait_queue"),
         (
-            "tasks/waiting_messages.py::WaitingMessages._ask_nodes",
-            "if key != QUORUM",
-            "if key == QUORUM",
+            "tasks/waiting_messages.py::WaitingMessages._free",
+            "client.inspect(places, waiters=waiters)",
+            "client.inspect(places)",
         ),
     ),
     fault(

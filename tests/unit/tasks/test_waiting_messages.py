@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -16,7 +16,8 @@ from kombu import Message
 from kombu.asynchronous.timer import Timer
 
 from celery_redlock import Limit
-from celery_redlock.core import client_of
+from celery_redlock.core import Client, client_of
+from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.keys import QUORUM, in_header, pause_of, wake_channel
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.tasks import waiting_messages
@@ -255,7 +256,7 @@ def test_messages_whose_time_has_come_are_forgotten(worker: Worker) -> None:
     worker.receive("a")
     settle(worker, "over")
     worker.waiting.prune()
-    assert worker.waiting.names == ["a"]
+    assert list(worker.waiting._held) == ["a"]
 
 
 def test_a_worker_listens_while_it_keeps_messages(worker: Worker) -> None:
@@ -410,6 +411,36 @@ def test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock(
     assert late.started == []
 
 
+def test_keys_that_cannot_be_read_hide_no_others(
+    late: Worker, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_messages, "INSPECTED_AT_ONCE", 1)
+    inspect = Client.inspect
+
+    def fail(client: Client, node_keys: Sequence[str], **options: Any) -> Any:
+        if "redlock:bad" in node_keys:
+            raise QuorumUnavailable("too many", "bad", {})
+        return inspect(client, node_keys, **options)
+
+    monkeypatch.setattr(Client, "inspect", fail)
+    for key in ("bad", "good", "other"):
+        late.receive(key, key=f"redlock:{key}")
+    look()
+    wait_until(lambda: late.fire() or len(late.started) == 2)
+    assert sorted(late.started) == ["good", "other"]
+
+
+def test_an_event_loop_does_not_keep_what_was_cancelled_until_its_time(worker: Worker) -> None:
+    entries = [worker.timer.call_at(time.monotonic() + 900, print) for _ in range(3)]
+    for entry in entries[:2]:
+        entry.cancel()
+    worker.waiting.use_hub(
+        SimpleNamespace(add_reader=lambda *_: None, remove_reader=lambda *_: None)
+    )
+    worker.waiting._look_at_next()
+    assert [scheduled.entry for scheduled in worker.timer.schedule._queue] == entries[2:]
+
+
 def test_after_a_wake_up_a_worker_looks_whether_anybody_has_come(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,17 +474,33 @@ def test_a_message_that_is_revoked_starts_to_end(
     assert started(worker) == ["revoked"]
 
 
-@pytest.mark.parametrize(("blind_for", "starts"), [(70.0, ["old"]), (50.0, [])])
-def test_where_no_look_succeeds_a_message_tries_after_a_minute(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, blind_for: float, starts: list[str]
+@pytest.mark.parametrize(
+    ("key", "seconds", "starts"),
+    [(KEY, 31.0, ["old"]), (KEY, 29.0, []), (pause_of(KEY), 31.0, [])],
+    ids=["after half a minute", "not before", "not while its key is paused"],
+)
+def test_a_message_tries_although_its_key_does_not_look_free(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, key: str, seconds: float, starts: list[str]
 ) -> None:
-    worker.receive("old", eta=900.0)
-    passed = time.monotonic() + blind_for
+    worker.receive("old", key=key, eta=900.0)
+    passed = time.monotonic() + seconds
     with monkeypatch.context() as patch:
         patch.setattr(waiting_messages, "time", SimpleNamespace(monotonic=lambda: passed))
-        worker.receive("new", eta=900.0, since=2.0)
+        worker.receive("new", eta=900.0)
         worker.waiting._look_at_next()
     assert started(worker) == starts
+
+
+def test_few_of_many_messages_try_at_once_and_all_in_turn(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_messages, "TRIES_AFTER", -1.0)
+    names = [f"m{at}" for at in range(waiting_messages.TRIES_AT_ONCE + 1)]
+    for name in names:
+        worker.receive(name)
+    worker.waiting._look_at_next()
+    wait_until(lambda: worker.fire() or worker.started)
+    assert worker.started == names[:-1]
 
 
 def test_it_looks_at_all_keys_within_half_a_minute(
@@ -476,13 +523,11 @@ def test_of_many_keys_it_looks_at_some_in_turn(
     looked: list[str] = []
     monkeypatch.setattr(waiting_messages, "LOOKS_AT_ONCE", 1)
     for at in range(3):
-        worker.receive(f"m{at}", key=f"redlock:{at}", since=at + 1.0)
+        worker.receive(f"m{at}", key=f"redlock:{at}")
     monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
-    for at in range(2):
+    for at in range(4):
         worker.waiting._look_at_next()
-        worker.receive(f"new{at}", key=f"redlock:new{at}", since=9.0)
-    for _ in range(4):
-        worker.waiting._look_at_next()
+        worker.receive(f"new{at}", key=f"redlock:new{at}")
     assert [name for name in looked if not name.startswith("new")] == ["m0", "m1", "m2", "m0"]
 
 

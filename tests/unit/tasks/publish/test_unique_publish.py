@@ -167,4 +167,4 @@ def test_a_publish_that_outlasts_the_grace_is_reported(
     clock = SimpleNamespace(time=time.time, monotonic=lambda: next(readings))
     monkeypatch.setattr(unique_publish, "time", clock)
     task.delay()
-    assert "took 11.0 s, longer than the 10 s for which its lock is kept" in caplog.text
+    assert "took 11.0 s, longer than the 10 s for which its lock is held" in caplog.text
