@@ -53,8 +53,10 @@ TRANSPORT = (
         tested("test_more_than_a_socket_takes_at_once_are_sent_to_the_end"),
         (
             "transport/redis/channel.py::RedisChannel._send_deferred_to",
-            "if connection.has_unsent:",
-            "if False:",
+            "self._send_deferred(index, connection)\n"
+            "                    # The thread that has connected may have left something, too.\n"
+            "                    if connection.has_unsent:",
+            "self._send_deferred(index, connection)\nif False:",
         ),
     ),
     fault(
@@ -125,8 +127,8 @@ TRANSPORT = (
         tested("test_a_server_that_closes_what_is_idle_is_no_node_that_fails"),
         (
             "transport/redis/connections.py::Connections.drop",
-            "if connection.pending:",
-            "if True:",
+            "if connection.pending:\n            self._nodes",
+            "if True:\n    self._nodes",
         ),
     ),
     fault(

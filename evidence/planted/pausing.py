@@ -146,7 +146,7 @@ PAUSING = (
     ),
     fault(
         "a message comes back many times during a pause",
-        tested("test_it_is_not_cut_by_the_ttl"),
+        tested("test_it_comes_back_within_a_second_of_the_end_whatever_its_ttl"),
         (
             "core/failures.py::Refusal.frees_later",
             "self.is_rate or self.is_paused",

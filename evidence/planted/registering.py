@@ -231,8 +231,8 @@ LATE = (
         modelled("leaders-two"),
         (
             "beat/schedule_state.py::ScheduleState._take_over",
-            "self._states[entry] = state",
-            "self._states[entry] = replace(state, token=self._token)",
+            "else:\n            self._states[entry] = state",
+            "else:\n    self._states[entry] = replace(state, token=self._token)",
         ),
     ),
     fault(
@@ -240,8 +240,8 @@ LATE = (
         modelled("leaders-two"),
         (
             "beat/schedule_state.py::ScheduleState._take_over",
-            "self._states[entry] = state",
-            "pass",
+            "else:\n            self._states[entry] = state",
+            "",
         ),
     ),
     fault(

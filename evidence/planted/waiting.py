@@ -337,7 +337,8 @@ WAITING = (
         tested("test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock"),
         (
             "tasks/waiting_messages.py::WaitingMessages._free",
-            "if sum(isinstance(vote, Granted | Refused) for vote in polled.votes) >= polled.needed:",
+            "if sum(isinstance(vote, Granted | Refused) for vote in polled.votes)"
+            " >= polled.needed:",
             "if True:",
         ),
     ),
