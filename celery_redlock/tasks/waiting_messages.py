@@ -247,7 +247,7 @@ class WaitingMessages:
 
     def on_live(self) -> None:
         """Look for missed wake-ups, now that a quorum of nodes publishes to this worker."""
-        call_in_app(self._look_at_all)
+        call_in_app(self._look_at, self._by_keys)
 
     def _soon(self, call: Callable[[str], None], name: str) -> None:
         if self._closed:
@@ -291,11 +291,6 @@ class WaitingMessages:
             rung, self._rung = self._rung, set()
             woken = {held.keys for held in self._held.values() if rung & held.channels}
         self._look_at(woken)
-
-    def _look_at_all(self) -> None:
-        with self._lock:
-            kept = list(self._by_keys)
-        self._look_at(kept)
 
     def _start(self, name: str) -> None:
         """Start a message as its timer would: Celery's rate limits and revocations still apply."""
