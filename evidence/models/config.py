@@ -79,7 +79,7 @@ class Setting(AnySetting):
         keeps: nothing is lost: the reservation survives if nobody gets the lock, and is gone
             otherwise.
         clears: a reservation that was taken over and given up is on no node for longer than its
-            grace, once everything that was said is done.
+            grace, once everything that was begun is done.
         wakes: each contender that was refused is woken after the holder's release.
         period: ticks within which one slot of a key with a rate is granted once.
     """

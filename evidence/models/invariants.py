@@ -17,7 +17,7 @@ from evidence.models.handover import BROUGHT, barring
 from evidence.models.state import NAMES, Node, Part, Tables
 from evidence.models.stepper import GRACE, MOMENT, TICK
 
-_ALL_DONE: Label = ("everything that was said is done", ())
+_ALL_DONE: Label = ("everything that was begun is done", ())
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class Invariants:
                 raise ViolationError(_ALL_DONE, f"nobody has woken {NAMES[index]}")
 
     def _nodes_at_rest(self, columns: tuple[int, ...]) -> list[Node]:
-        """Return the nodes if everything that was said is done, and none otherwise."""
+        """Return the nodes if everything that was begun is done, and none otherwise."""
         things = [self._tables.columns.things[column] for column in columns]
         lanes = [self._tables.lanes.things[lane] for _, lanes in things for lane in lanes]
         return [] if any(lane.under_way for lane in lanes) else [node for node, _ in things]

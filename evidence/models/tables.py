@@ -133,7 +133,7 @@ _PUBLISH: Promises = {
     "a call after the holder's end is no duplicate": lambda c, then: (
         not c.holder_has_ended or then not in (*_UNSENT, Publish.SEND_AS_DUPLICATE, Publish.REPLACE)
     ),
-    "work that has begun is sent, and is nobody's duplicate": lambda c, then: (
+    "work that has begun is sent, and is not a duplicate": lambda c, then: (
         not c.continues
         or then in (Publish.SEND, Publish.SEND_AFTER, Publish.AWAIT_RELEASE)
         or c.split
@@ -160,7 +160,7 @@ _PUBLISH: Promises = {
     "a tick is not dropped for one that may be skipped": lambda c, then: (
         not c.holder_may_be_skipped or then not in _UNSENT
     ),
-    "a call beyond a limit is nobody's duplicate": lambda c, then: (
+    "a call beyond a limit is not a duplicate": lambda c, then: (
         not c.is_limit or then not in (*_UNSENT, *_AS_DUPLICATE)
     ),
     "a call beyond a limit is refused under raise only, if nothing depends on it": lambda c, then: (
@@ -244,7 +244,7 @@ _CONTENTION: Promises = {
         or c.holder is not Holder.PAUSE
         or then is Action.WAIT
     ),
-    "nobody gives way in a split vote": lambda c, then: (
+    "no message gives way in a split vote": lambda c, then: (
         not c.split or c.obstacle is Obstacle.MARKER or then not in _GIVES_WAY
     ),
     "a body runs without its lock only where lock_on_unavailable allows it": lambda c, then: (
@@ -433,7 +433,7 @@ _FINAL: Promises = {
     "a call that a newer one replaces does not wait until that one has ended": lambda c, then: (
         then or arrival.on_contention(c) is not Action.END_AS_REPLACED
     ),
-    "nobody waits for a marker that is over": lambda c, then: (
+    "no message waits for a marker that is over": lambda c, then: (
         then or c.obstacle is not Obstacle.MARKER or not c.role.is_over
     ),
     "a duplicate does not wait for the key of the first": lambda c, then: (
@@ -546,7 +546,7 @@ _KEYS: Promises = {
         or r.state in (State.UNRUN, State.HANDED_OVER)
         or then in (Keys.KEEP_FOR_MINIMUM, Keys.GIVE_BACK)
     ),
-    "whoever held its marker alone keeps nothing": lambda r, then: (
+    "a message that held its marker alone keeps nothing": lambda r, then: (
         r.state is not State.UNRUN or then is Keys.RELEASE
     ),
 }
@@ -603,7 +603,7 @@ _REQUEUES: Promises = {
 }
 
 _IN_PLACE: Promises = {
-    "nobody waits where that cannot help": lambda p, then: not (then and p.is_final),
+    "no call waits where that cannot help": lambda p, then: not (then and p.is_final),
     "nobody ends without the lock before lock_wait is over": lambda p, then: (
         then or p.is_final or p.is_requeued or p.is_newer
     ),
