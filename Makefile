@@ -76,7 +76,7 @@ recording: $(DEMO_READY) ## what `make demo` shows on a terminal, as a moving pi
 	@$(DEMO)/bin/python -m examples.demo --record docs/images/demo.svg
 
 # Each process has its own broker, lock nodes and workers, and often waits for them.
-PROCESSES ?= 6
+PROCESSES ?= 8
 PARALLEL = --numprocesses $(PROCESSES) --dist worksteal
 BRIEF := --hypothesis-profile brief
 QUICK = $(PARALLEL) $(BRIEF) --quiet -m "not full"
@@ -84,8 +84,9 @@ QUICK = $(PARALLEL) $(BRIEF) --quiet -m "not full"
 # What fails is tried once more by itself, after the others: see tests/support/rerun.py.
 TESTS = -m tests.support.rerun $(PARALLEL) --durations 10
 
-# Each promise once; with ALL=1, everything that needs nothing but wheels.
-CHOSEN = $(if $(ALL),,$(BRIEF)) -m "$(if $(ALL),,not full and )not duration and not system and not containers"
+# Each promise once; with ALL=1, everything that needs nothing but wheels. Where files are short,
+# those that use the same workers run in one process: see tests/conftest.py.
+CHOSEN = $(if $(ALL),,$(BRIEF) --dist loadfile) -m "$(if $(ALL),,not full and )not duration and not system and not containers"
 
 # Units wait for nobody.
 .PHONY: quick

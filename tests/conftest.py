@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import re
 import signal
 from collections import Counter, defaultdict
 from typing import Any
@@ -31,6 +32,23 @@ def pytest_collection_finish() -> None:
     _known_handlers.update(_handlers())
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, give to one process also what shares workers across files."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class SharedWorkers(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            shared = re.match(r"tests/acceptance/\w+/", nodeid)
+            return shared[0] if shared else super()._split_scope(nodeid)
+
+    # In the order of the files: what waits comes first, and units fill the gaps at the end.
+    config.option.loadscopereorder = False
+    return SharedWorkers(config, log)
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

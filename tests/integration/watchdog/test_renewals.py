@@ -1,0 +1,131 @@
+"""The watchdog keeps leases alive, and knows when to stop."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from celery_redlock import Redlock
+from celery_redlock.core.lease import holding_of
+from celery_redlock.core.watchdog import process_watchdog
+from tests.integration.watchdog.watching import Told, renewed
+from tests.support.cases import first_of
+from tests.support.nodes import Nodes, ServerNodes
+from tests.support.waiting import TIMEOUT, wait_until
+
+
+def test_a_watched_lease_outlives_its_ttl(nodes: Nodes, client: Redlock) -> None:
+    with client.lock("key", ttl=3.0) as lease:
+        begun = holding_of(lease).now()
+        wait_until(lambda: holding_of(lease).now() > begun + 4.5)
+        lease.check()
+        nodes.wait_held(lease)
+    nodes.wait_free("key")
+
+
+def test_renewals_come_at_a_third_of_the_ttl(nodes: Nodes, client: Redlock) -> None:
+    with client.lock("key", ttl=3.0) as lease:
+        renewed(lease)  # for a first short lease there is one at once, which connects
+        trusts = [holding_of(lease).valid_until]
+        for _ in range(2):
+            renewed(lease)
+            trusts.append(holding_of(lease).valid_until)
+    # Trust counts from the sending, so its steps are the time between renewals.
+    steps = [later - earlier for earlier, later in itertools.pairwise(trusts)]
+    assert all(step >= 0.9 for step in steps)
+
+
+def test_a_lease_that_is_not_watched_ends_with_its_ttl(nodes: Nodes, client: Redlock) -> None:
+    lease = client.acquire("key", ttl=0.4, wait=TIMEOUT)
+    wait_until(lambda: not lease.is_valid)
+    assert lease.lost == "it was not extended in time"
+    nodes.wait_free("key")
+
+
+@pytest.mark.parametrize("number_of_leases", first_of([300, 1000]))
+def test_more_leases_than_are_renewed_at_once_are_renewed(
+    nodes: Nodes, client: Redlock, number_of_leases: int
+) -> None:
+    told = Told()
+    leases = []
+    for number in range(number_of_leases):
+        leases.append(client.acquire(f"key-{number}", ttl=12.0, wait=5.0))
+        client.watch(leases[-1], on_lost=told)
+    before = [holding_of(lease).valid_until for lease in leases]
+    wait_until(
+        lambda: all(
+            holding_of(lease).valid_until > trust
+            for lease, trust in zip(leases, before, strict=True)
+        )
+    )
+    assert told.leases == []
+    client.close()
+    nodes.wait_free("key-0")
+    nodes.wait_free(leases[-1].key)
+
+
+def test_after_release_nothing_is_renewed(nodes: Nodes, client: Redlock) -> None:
+    told = Told()
+    lease = client.acquire("key", ttl=5.0)
+    client.watch(lease, on_lost=told)
+    renewed(lease)
+    assert lease.release()
+    nodes.wait_free("key")
+    trust = holding_of(lease).valid_until
+    with client.lock("other", ttl=5.0) as other:
+        renewed(other)  # the first one would have been due before
+    assert trust == holding_of(lease).valid_until
+    assert told.leases == []
+    assert lease.lost is None
+
+
+def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
+    proxied: ServerNodes,
+) -> None:
+    client = proxied.connected(node_timeout=2.0)
+    lease = proxied.lease_of(client, ttl=60.0, at_least_for=10.0)
+    client.watch(lease)
+    for node in range(5):
+        proxied.cluster.delay(node, 0.5, only="requests")
+    watch = process_watchdog()._watches[holding_of(lease)]
+    with process_watchdog()._lock:
+        watch.extend_at = 0.0
+        dog = process_watchdog()
+        dog._push(dog._heap, watch.due, watch)
+    process_watchdog()._thread.wakeup.wake()  # type: ignore[union-attr]
+    wait_until(lambda: process_watchdog()._extending, interval=0.001)
+    assert lease.release()
+    for node in range(5):
+        proxied.cluster.heal(node)
+    assert client.acquire("other", wait=5.0).release()
+    wait_until(lambda: all(proxied.left(node, "key") <= 10 for node in range(5)))
+
+
+def test_unwatching_ends_the_renewal_and_leaves_the_lease(nodes: Nodes, client: Redlock) -> None:
+    lease = client.acquire("key", ttl=2.0, wait=TIMEOUT)
+    client.watch(lease)
+    renewed(lease)
+    client.unwatch(lease)
+    wait_until(lambda: not lease.is_valid)
+    assert lease.lost == "it was not extended in time"
+
+
+def test_watching_again_replaces_the_watch(nodes: Nodes, client: Redlock) -> None:
+    first, second = Told(), Told()
+    lease = client.acquire("key", ttl=5.0)
+    client.watch(lease, on_lost=first)
+    client.watch(lease, on_lost=second, max_hold=0.4)
+    wait_until(lambda: second.leases)
+    assert first.leases == []
+
+
+def test_watching_again_and_again_puts_no_renewal_off(redlock_memory_nodes: list[str]) -> None:
+    with Redlock(redlock_memory_nodes) as client:
+        lease = client.acquire("key", ttl=30.0)
+        client.watch(lease)
+        first = process_watchdog()._watches[holding_of(lease)]
+        client.watch(lease, max_hold=100.0)
+        again = process_watchdog()._watches[holding_of(lease)]
+        assert again.extend_at == first.extend_at
+        assert again.hold_until < first.hold_until

@@ -1,0 +1,32 @@
+"""Somebody who waits until a lease is extended, or notes that it is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from celery_redlock import Lease
+from celery_redlock.core.lease import holding_of
+from tests.support.waiting import wait_until
+
+
+@dataclass
+class Told:
+    """What a lease's callback was told, and when on the lease's clock."""
+
+    leases: list[Lease] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def __call__(self, lease: Lease) -> None:
+        self.times.append(holding_of(lease).now())
+        self.leases.append(lease)
+
+
+def wait_for_more(lease: Lease) -> None:
+    trust = holding_of(lease).valid_until
+    wait_until(lambda: holding_of(lease).valid_until > trust or lease.lost)
+
+
+def renewed(lease: Lease, times: int = 1) -> None:
+    for _ in range(times):
+        wait_for_more(lease)
+    assert lease.lost is None
