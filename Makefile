@@ -188,8 +188,8 @@ screenshots: $(READY) ## pictures of the page of `celery-redlock web`, into docs
 	cp build/screenshots/*.png docs/images/
 
 .PHONY: bench
-bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes build/results.json
-	$(BENCH)/bin/python -m bench
+bench: $(BENCH_READY) ## measure against peers, as ratios in one run; writes build/results.json; QUICK=1: fewer rounds
+	$(BENCH)/bin/python -m bench $(if $(QUICK),--quick)
 
 .PHONY: examples
 examples: $(READY) ## every example, one after the other

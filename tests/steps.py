@@ -34,6 +34,7 @@ FULL = {
     "containers": "make test-containers",
     "models, simulation, planted faults": "make proof",
     "chaos": "make chaos",
+    "each row of the benchmark": "make bench QUICK=1",
 }
 #: Steps whose failure is named in the table and does not fail the run.
 NEWS = {"newest versions"}

@@ -4,6 +4,7 @@ The watchdog: a thousand leases that are due together, and a hundred thousand th
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -104,7 +105,7 @@ def _round(redlock: Redlock, keys: list[str]) -> Callable[[], None]:
     watchdog = _IdleWatchdog()
     leases = [redlock.acquire(key) for key in keys]
     for lease in leases:
-        watchdog.add(Watch(lease, _MAX_HOLD))
+        watchdog.add(Watch(holding_of(lease), _MAX_HOLD, math.inf))
     # The watchdog has connections of its own; the first round goes to those that are up by then.
     watchdog.extend_now()
 

@@ -41,7 +41,7 @@ from celery_redlock.tasks.rules.facts import (
     Unavailable,
     first_match,
 )
-from celery_redlock.tasks.rules.publish import Conflict, Publish, TickState
+from celery_redlock.tasks.rules.publish import Duplicate, Publish, TickState
 
 #: After these steps of a publisher there is no message that a worker could receive.
 NOT_SENT = frozenset({Publish.REFUSE, Publish.FAIL, Publish.DROP, Publish.DROP_TICK})
@@ -261,10 +261,12 @@ class Call:
         elif not state.at_publish:
             yield from _decisions(publish.TICKS, TickState(tick=None))
         else:
-            conflict = self._conflict(state)
+            duplicate = self._duplicate(state)
             if state.stage is Stage.PAUSED:  # which, to a publisher, is a holder that is no task
-                conflict = replace(conflict, holder=Holder.FOREIGN, same_work=False, is_limit=False)
-            yield from _decisions(publish.CONFLICTS, conflict)
+                duplicate = replace(
+                    duplicate, holder=Holder.FOREIGN, same_work=False, is_limit=False
+                )
+            yield from _decisions(publish.DUPLICATES, duplicate)
 
     def _received(self, state: State, sent: Publish) -> Iterator[Course]:
         """Iterate over the courses of the message in a worker."""
@@ -321,8 +323,8 @@ class Call:
             )
         )
 
-    def _conflict(self, state: State) -> Conflict:
-        return Conflict(
+    def _duplicate(self, state: State) -> Duplicate:
+        return Duplicate(
             split=False,
             holder=Holder.OTHER,
             role=state.role,

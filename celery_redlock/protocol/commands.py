@@ -1,5 +1,5 @@
 """
-The nine commands of a node, and how to read its replies.
+The commands of a node, and how to read its replies.
 
 Each command is one Lua script (`lua/<script>.lua`), so a node executes all of it or nothing. KEYS
 are the lock keys followed by their fence counters; `acquire`, and `raise_fence` if a key has a

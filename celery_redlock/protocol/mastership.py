@@ -28,13 +28,9 @@ MAX_AGE = 5.0
 #: `MAX_AGE`, and the time until those who name masters know of a promotion.
 TAKEOVER = 30.0
 
-#: Commands about what a holder has, whose votes the first rule alone does not make one.
-_ABOUT_HELD = frozenset(
-    {
-        *(Script.EXTEND, Script.RAISE, Script.INSPECT, Script.PAUSE),
-        *(Script.WRITE_REGISTER, Script.READ_REGISTER),
-    }
-)
+#: Scripts besides ACQUIRE whose votes count at once after a promotion. All others are about what a
+#: holder has, which the new master may have lost.
+_COUNT_AT_ONCE = frozenset({Script.ENQUEUE, Script.HEAL, Script.RELEASE})
 
 
 #: Seconds for which a former master's votes may count at least. Those who name masters know of a
@@ -98,7 +94,7 @@ class Master:
         if script is Script.ACQUIRE:
             self.has_voted |= type(vote) in (Granted, Refused)
         elif (
-            script in _ABOUT_HELD
+            script not in _COUNT_AT_ONCE
             and not self.has_voted
             and sent_at - self._seen_at < self._takeover
         ):

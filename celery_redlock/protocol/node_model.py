@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, assert_never
 
 from celery_redlock.protocol.commands import (
     Command,
@@ -294,7 +294,9 @@ class ModelNode:
             return self._extend(command, owners, fences, now_us)
         if script is Script.HEAL:
             return self._heal(command, owners, fences, now_us)
-        return self._release(command, fences, now_us)
+        if script is Script.RELEASE:
+            return self._release(command, fences, now_us)
+        assert_never(script)
 
     def _quarantined(self, quarantine_ms: int, now_us: int) -> Quarantined | None:
         if quarantine_ms <= 0:

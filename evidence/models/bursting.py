@@ -26,7 +26,7 @@ from celery_redlock.tasks.rules.facts import DuplicatePolicy, Holder, Obstacle, 
 from celery_redlock.tasks.rules.publish import Publish
 from evidence.models.bursts import BurstSetting
 from evidence.models.explorer import Found, Label, ViolationError
-from evidence.models.facts import CONFLICT, CONTENTION
+from evidence.models.facts import CONTENTION, DUPLICATE
 from evidence.models.state import NAMES
 
 #: Longer than anything that is explored.
@@ -253,7 +253,7 @@ class Bursts:
         yield from self._decide(scene, at, call, refused)
 
     def _decide(self, scene: Scene, at: int, call: Call, held: Held) -> Iterator[Move]:
-        choice = publish.on_conflict(self._conflict(scene, at, call, held))
+        choice = publish.on_duplicate(self._duplicate(scene, at, call, held))
         if choice is Publish.REPLACE:
             yield Move("sees an older one", scene.with_call(at, step=TAKES, older=held.by))
         elif choice is Publish.AWAIT_RELEASE:
@@ -266,9 +266,9 @@ class Bursts:
         else:
             raise ViolationError((f"{NAMES[at]}: {choice}", ()), "a debounced call is not sent")
 
-    def _conflict(self, scene: Scene, at: int, call: Call, held: Held) -> publish.Conflict:
+    def _duplicate(self, scene: Scene, at: int, call: Call, held: Held) -> publish.Duplicate:
         return replace(
-            CONFLICT,
+            DUPLICATE,
             holder=Holder.ITSELF if self.setting.one_id else Holder.OTHER,
             role=held.role,
             has_waited=call.waited and self._is_awaited(call, held),

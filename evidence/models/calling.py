@@ -32,7 +32,7 @@ from celery_redlock.tasks.rules.publish import Publish
 from evidence.models import promises
 from evidence.models.calls import CallSetting
 from evidence.models.explorer import Found
-from evidence.models.facts import CONFLICT, CONTENTION, ENDED, REMAINS
+from evidence.models.facts import CONTENTION, DUPLICATE, ENDED, REMAINS
 from evidence.models.scene import (
     DEAD,
     OVER,
@@ -209,7 +209,7 @@ class Calls:
         assert scene.reserved is not None
         holder, role = scene.reserved
         facts = self._at_publish(scene, at, holder, role, awaited=awaited)
-        choice = publish.on_conflict(facts)
+        choice = publish.on_duplicate(facts)
         call = scene.calls[at]
         rival = facts.holder is Holder.OTHER and facts.same_work and role is not Role.FINISHED
         rival = rival and not (facts.holder_has_ended or facts.continues)
@@ -236,14 +236,14 @@ class Calls:
 
     def _at_publish(
         self, scene: Scene, at: int, holder: int, role: Role, *, awaited: bool
-    ) -> publish.Conflict:
+    ) -> publish.Duplicate:
         caller = self.setting.callers[at]
         who = self._who(scene, at, holder)
         if who is Holder.OTHER and self._is_copy(at, holder) and not role.is_over:
             who = Holder.COPY
         running = role is Role.RUNNING
         return replace(
-            CONFLICT,
+            DUPLICATE,
             holder=who,
             role=role,
             same_work=self._is_of_the_same_task(at, holder),

@@ -18,7 +18,7 @@ from celery_redlock.tasks.rules.facts import (
 )
 
 #: A call is sent while another one waits.
-CONFLICT = publish.Conflict(
+DUPLICATE = publish.Duplicate(
     split=False,
     holder=Holder.OTHER,
     role=Role.QUEUED,

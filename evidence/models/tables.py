@@ -55,7 +55,7 @@ class TableSetting(AnySetting):
     possible: Callable[[Any], bool] = lambda _: True
 
 
-def _possible_at_publish(c: publish.Conflict) -> bool:
+def _possible_at_publish(c: publish.Duplicate) -> bool:
     if c.holder is Holder.PREDECESSOR:
         return False  # who has ended is known by `holder_has_ended`
     if c.holder is Holder.PAUSE:
@@ -243,6 +243,11 @@ _CONTENTION: Promises = {
         c.obstacle in (Obstacle.MARKER, Obstacle.NO_QUORUM)
         or c.holder is not Holder.PAUSE
         or then is Action.WAIT
+    ),
+    "a lock that a worker takes makes no duplicate": lambda c, then: (
+        c.obstacle is not Obstacle.LOCK
+        or (then is Action.SKIP and c.at_run is ConflictPolicy.SKIP)
+        or then not in (Action.SKIP, Action.FAIL_AS_DUPLICATE)
     ),
     "no message gives way in a split vote": lambda c, then: (
         not c.split or c.obstacle is Obstacle.MARKER or then not in _GIVES_WAY
@@ -627,7 +632,7 @@ _IN_PLACE: Promises = {
 }
 
 _POSSIBLE: dict[type, Callable[[Any], bool]] = {
-    publish.Conflict: _possible_at_publish,
+    publish.Duplicate: _possible_at_publish,
     arrival.Contention: _possible_at_run,
 }
 
@@ -642,7 +647,7 @@ TABLES = tuple(
         possible=_POSSIBLE.get(facts, lambda _: True),
     )
     for name, rows, facts, promises in (
-        ("publish", publish.CONFLICTS, publish.Conflict, _PUBLISH),
+        ("publish", publish.DUPLICATES, publish.Duplicate, _PUBLISH),
         ("publish-ticks", publish.TICKS, publish.TickState, _TICKS),
         ("arrival", arrival.ARRIVALS, arrival.Arrival, _ARRIVAL),
         ("contention", arrival.CONTENTION, arrival.Contention, _CONTENTION),

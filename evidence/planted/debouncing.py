@@ -57,7 +57,7 @@ DEBOUNCING = (
     _explored(
         "calls that follow each other fast keep a burst from its end",
         "rules-publish",
-        "tasks/rules/publish.py::CONFLICTS",
+        "tasks/rules/publish.py::DUPLICATES",
         "lambda c: c.burst is Burst.DUE and not c.has_waited",
         "lambda c: False",
     ),
@@ -124,7 +124,7 @@ DEBOUNCING = (
         "two calls with one id both run",
         tested("test_two_calls_with_one_id_run_once"),
         (
-            "tasks/rules/publish.py::CONFLICTS",
+            "tasks/rules/publish.py::DUPLICATES",
             "(c.holder is Holder.ITSELF and c.burst is Burst.NONE)",
             "c.holder is Holder.ITSELF",
         ),

@@ -29,7 +29,7 @@ EXPLAINING = (
         "a call with a task id is explained as one that may be dropped",
         tested("test_a_call_with_a_task_id_fares_as_it_is_explained"),
         (
-            "admin/courses.py::Call._conflict",
+            "admin/courses.py::Call._duplicate",
             "has_dependents=self.has_dependents,\n            continues=False",
             "has_dependents=False,\n            continues=False",
         ),
@@ -38,7 +38,7 @@ EXPLAINING = (
         "another task's call is explained as a duplicate",
         tested("test_a_call_that_finds_another_task_s_lock_fares_as_it_is_explained"),
         (
-            "admin/courses.py::Call._conflict",
+            "admin/courses.py::Call._duplicate",
             "same_work=self.same_work and not self.is_limit,\n            is_limit=self.is_limit",
             "same_work=True,\n            is_limit=self.is_limit",
         ),
@@ -46,7 +46,7 @@ EXPLAINING = (
     fault(
         "a limit is explained as a key of one holder",
         tested("test_a_call_that_finds_no_slot_free_fares_as_it_is_explained"),
-        ("admin/courses.py::Call._conflict", "is_limit=self.is_limit", "is_limit=False"),
+        ("admin/courses.py::Call._duplicate", "is_limit=self.is_limit", "is_limit=False"),
     ),
     fault(
         "a call whose key is paused is explained as one that meets another task",

@@ -21,7 +21,7 @@ from celery_redlock.tasks.rules import arrival, ending, publish
 from celery_redlock.tasks.rules.arrival import Action
 from celery_redlock.tasks.rules.facts import DuplicatePolicy, Holder, Obstacle, Raised, Role
 from celery_redlock.tasks.rules.publish import Publish
-from evidence.models.facts import CONFLICT, CONTENTION, ENDED, REMAINS
+from evidence.models.facts import CONTENTION, DUPLICATE, ENDED, REMAINS
 
 if TYPE_CHECKING:
     from celery_redlock.core import Lease, PendingReservation, Redlock
@@ -107,14 +107,14 @@ class UniqueTasks:
         holder, role = _parse(error.holder)
         newest = role is Role.QUEUED and self._random.random() < 0.3
         facts = replace(
-            CONFLICT,
+            DUPLICATE,
             split=error.split,
             holder=Holder.FOREIGN if holder is None else Holder.OTHER,
             role=role,
             has_dependents=not newest and self._random.random() < 0.1,
             policy=DuplicatePolicy.REPLACE if newest else DuplicatePolicy.EXISTING,
         )
-        return publish.on_conflict(facts)
+        return publish.on_duplicate(facts)
 
     def _replace(self, key: str, task: str, error: LockContended) -> None:
         now = client_of(self._client).transport.wall_us() / 1_000_000

@@ -49,10 +49,10 @@ from celery_redlock.tasks.publish.node_reports import (
 )
 from celery_redlock.tasks.rules.facts import Burst, DuplicatePolicy, Holder, Need, Role
 from celery_redlock.tasks.rules.publish import (
-    Conflict,
+    Duplicate,
     Publish,
     TickState,
-    on_conflict,
+    on_duplicate,
     on_reservation,
 )
 from celery_redlock.tasks.run.ended_tasks import sending_task
@@ -229,11 +229,11 @@ class UniquePublish:
 
     def _contended(self, error: LockContended, *, awaited: bool) -> Any:
         holder = parse_owner(error.holder)
-        conflict = self._conflict(error, holder, awaited=awaited)
-        action = on_conflict(conflict)
+        duplicate = self._duplicate(error, holder, awaited=awaited)
+        action = on_duplicate(duplicate)
         if action is Need.POLICY:
             policy = resolve_policy(self.task, "lock_on_duplicate", self.lock.on_duplicate, error)
-            action = on_conflict(replace(conflict, policy=DuplicatePolicy(policy)))
+            action = on_duplicate(replace(duplicate, policy=DuplicatePolicy(policy)))
         if action is Publish.SEND_UNDECIDED:
             return self._unlocked(error)
         if action is Publish.FAIL:
@@ -250,13 +250,13 @@ class UniquePublish:
         }
         return effects[action]()
 
-    def _conflict(
+    def _duplicate(
         self, error: LockContended, holder: TaskOwner | None, *, awaited: bool
-    ) -> Conflict:
+    ) -> Duplicate:
         """Return the facts, in the terms of the rules."""
         refusal = Refusal.of(error)
         same = does_same_work(self.keys, self.task.name, refusal, holder)
-        return Conflict(
+        return Duplicate(
             split=error.split,
             holder=self._who(holder),
             role=Role.QUEUED if holder is None else holder.role,

@@ -245,10 +245,14 @@ class Contention:
         return self.obstacle is Obstacle.LOCK and self.at_run is ConflictPolicy.STOP
 
     @property
+    def replaces(self) -> bool:
+        """Whether a newer call replaces one whose message waits."""
+        return self.at_publish is DuplicatePolicy.REPLACE
+
+    @property
     def others_gave_way(self) -> bool:
         """Whether newer calls may have been dropped for the message, which has their key."""
-        replaces = self.at_publish is DuplicatePolicy.REPLACE
-        return self.locks_at_publish and self.brought_lock and not replaces
+        return self.locks_at_publish and self.brought_lock and not self.replaces
 
     @property
     def is_next(self) -> bool:
@@ -284,7 +288,11 @@ CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
         lambda c: c.obstacle is _NO_QUORUM and c.unavailable is Unavailable.RAISE,
         Action.FAIL,
     ),
-    Row("no quorum: requeue", lambda c: c.obstacle is _NO_QUORUM, Action.WAIT),
+    Row(
+        "no quorum: requeue",
+        lambda c: c.obstacle is _NO_QUORUM and c.unavailable is Unavailable.REQUEUE,
+        Action.WAIT,
+    ),
     # The marker: another delivery of the message, or another message of its tick.
     Row(
         "another message of its tick was skipped, and this one has begun",
@@ -430,7 +438,11 @@ CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
         lambda c: c.obstacle is _LOCK and c.at_run is ConflictPolicy.REJECT,
         Action.FAIL_NOT_REJECTED,
     ),
-    Row("conflict at run: raise", lambda c: c.obstacle is _LOCK, Action.FAIL),
+    Row(
+        "conflict at run: raise",
+        lambda c: c.obstacle is _LOCK and c.at_run is ConflictPolicy.RAISE,
+        Action.FAIL,
+    ),
     # A lock that is taken at publish: `lock_on_duplicate`.
     Row("no task of this package", lambda c: c.holder is Holder.FOREIGN, Action.WAIT),
     Row("the holder does other work", lambda c: not c.same_work, Action.WAIT),
@@ -439,7 +451,7 @@ CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
     # place was replaced itself.
     Row(
         "it continues work that has begun",
-        lambda c: c.has_begun and not (c.was_replaced and c.at_publish is DuplicatePolicy.REPLACE),
+        lambda c: c.has_begun and not (c.was_replaced and c.replaces),
         Action.WAIT,
     ),
     Row(
@@ -453,9 +465,17 @@ CONTENTION: tuple[Row[Contention, Action | Need], ...] = (
         Action.FAIL_AS_DUPLICATE,
     ),
     Row("a duplicate: existing", lambda c: c.at_publish is DuplicatePolicy.EXISTING, Action.SKIP),
-    Row("replace: the work of its window is done", lambda c: c.role is Role.FINISHED, Action.SKIP),
-    Row("replace: a newer call replaced it", lambda c: c.brought_lock, Action.END_AS_REPLACED),
-    Row("replace: it runs after the older call", lambda _: True, Action.WAIT),
+    Row(
+        "replace: the work of its window is done",
+        lambda c: c.replaces and c.role is Role.FINISHED,
+        Action.SKIP,
+    ),
+    Row(
+        "replace: a newer call replaced it",
+        lambda c: c.replaces and c.brought_lock,
+        Action.END_AS_REPLACED,
+    ),
+    Row("replace: it runs after the older call", lambda c: c.replaces, Action.WAIT),
 )
 
 

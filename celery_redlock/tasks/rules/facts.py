@@ -165,7 +165,7 @@ def first_match(rows: tuple[Row[_Facts, _Action], ...], facts: _Facts) -> Row[_F
     Return the row that decides.
 
     Raises:
-        LookupError: no row matches; the last row of a table matches always.
+        LookupError: no row matches; a row for each value of a policy is missing then.
     """
     for row in rows:
         if row.when(facts):

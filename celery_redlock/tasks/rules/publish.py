@@ -60,7 +60,7 @@ def on_reservation(state: TickState) -> Publish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
+class Duplicate:
     """
     The facts when the lock of a call is held.
 
@@ -101,7 +101,7 @@ class Conflict:
         return self.is_limit and not self.has_dependents and not self.continues
 
 
-CONFLICTS: tuple[Row[Conflict, Publish | Need], ...] = (
+DUPLICATES: tuple[Row[Duplicate, Publish | Need], ...] = (
     Row("no contender has a quorum", lambda c: c.split, Publish.SEND_UNDECIDED),
     # The call is not dropped: the other message's beat may die before that message is out.
     Row("another message of its tick waits", lambda c: c.holder is Holder.COPY, Publish.SEND),
@@ -176,10 +176,14 @@ CONFLICTS: tuple[Row[Conflict, Publish | Need], ...] = (
     Row("the holder may be skipped", lambda c: c.holder_may_be_skipped, Publish.SEND),
     Row("something depends on it", lambda c: c.has_dependents, Publish.SEND_AS_DUPLICATE),
     Row("raise", lambda c: c.policy is DuplicatePolicy.RAISE, Publish.REFUSE),
-    Row("a duplicate", lambda _: True, Publish.DROP),
+    Row(
+        "a duplicate",
+        lambda c: c.policy in (DuplicatePolicy.EXISTING, DuplicatePolicy.REPLACE),
+        Publish.DROP,
+    ),
 )
 
 
-def on_conflict(conflict: Conflict) -> Publish | Need:
+def on_duplicate(duplicate: Duplicate) -> Publish | Need:
     """Return the next step for a call whose key is held."""
-    return first_match(CONFLICTS, conflict).then
+    return first_match(DUPLICATES, duplicate).then

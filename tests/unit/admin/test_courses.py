@@ -153,7 +153,7 @@ def test_the_facts_are_those_of_a_real_message(
         return first_match(rows, facts)
 
     monkeypatch.setattr(courses, "first_match", spied)
-    for module, name in ((unique_publish, "on_conflict"), (arrival_facts, "on_contention")):
+    for module, name in ((unique_publish, "on_duplicate"), (arrival_facts, "on_contention")):
         decide = getattr(module, name)
         monkeypatch.setattr(
             module, name, lambda facts, decide=decide: (real.append(facts), decide(facts))[1]
@@ -244,11 +244,11 @@ def test_a_changed_rule_changes_the_text(monkeypatch: pytest.MonkeyPatch) -> Non
     call = given(mode="until_executed")
     rows = tuple(
         replace(row, then=Publish.REFUSE) if row.name == "a duplicate" else row
-        for row in publish.CONFLICTS
+        for row in publish.DUPLICATES
     )
     queued = state_of(call, Stage.QUEUED)
     before = sentences_of(call.courses(queued), TERMS)
-    monkeypatch.setattr(publish, "CONFLICTS", rows)
+    monkeypatch.setattr(publish, "DUPLICATES", rows)
     after = sentences_of(call.courses(queued), TERMS)
     assert "returns the result of the first" in before
     assert "raises DuplicateTask" in after
