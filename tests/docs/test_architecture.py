@@ -13,6 +13,8 @@ PACKAGE = ROOT / "celery_redlock"
 PAGE = (DOCS / "explanation" / "architecture.md").read_text()
 STEPS = re.findall(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", PAGE, flags=re.MULTILINE)
 FILES = sorted(set(re.findall(r"`([\w/]+\.(?:py|toml))`", PAGE)))
+#: "`NAME` (`FILE`" and "`NAME` in `FILE`".
+PLACES = re.findall(r"`([\w.]+)`\s+(?:\(|in\s+)`([\w/]+\.py)`", PAGE)
 FOLDERS = sorted(set(re.findall(r"`((?:tasks|protocol)/\w+)`", PAGE)))
 LAYERS = re.findall(r"^\| [\w ,]+ \| ((?:`\w+`(?:, )?)+) \|", PAGE, flags=re.MULTILINE)
 
@@ -32,6 +34,13 @@ def test_a_step_is_in_its_file(file: str, name: str) -> None:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == part
         )
         body = found.body
+
+
+@pytest.mark.parametrize(("name", "file"), PLACES)
+def test_a_name_is_in_the_file_that_the_page_names_with_it(name: str, file: str) -> None:
+    (path,) = (at / file for at in (PACKAGE, ROOT) if (at / file).exists())
+    text = path.read_text()
+    assert all(re.search(rf"\b{part}\b", text) for part in name.split("."))
 
 
 def test_every_directory_of_the_package_is_a_layer() -> None:
