@@ -2,16 +2,21 @@
 Run the benchmark: `python -m bench [ROW ...] [--quick] [--publish]`.
 
 The numbers are reported, not asserted: the exit status is 0 unless something could not be measured.
+Each row runs in a process of its own, so it finds no app or connection of another one.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
 
 from bench.report import print_table, write_json
+from bench.results import Result
 from bench.rows import ON_REQUEST, ROWS
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -20,8 +25,8 @@ _RESULTS = _ROOT / "build" / "results.json"
 _MEASURED = _ROOT / "docs" / "measured.json"
 
 
-def main() -> None:
-    """Measure the rows that were asked for, or all."""
+def main() -> int:
+    """Measure the rows that were asked for, or all; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure as ratios.")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--quick", action="store_true", help="fewer rounds, less precise")
@@ -33,15 +38,30 @@ def main() -> None:
     if unknown:
         parser.error(f"no such row: {', '.join(sorted(unknown))}; there are: {', '.join(ROWS)}")
     console = Console()
-    results = []
+    results, failed = [], []
     for name in arguments.rows or [name for name in ROWS if name not in ON_REQUEST]:
         with console.status(f"measuring {name}"):
-            results += ROWS[name](arguments.quick)
+            try:
+                results += _measured(name, arguments.quick)
+            except Exception:
+                console.print_exception()
+                failed.append(name)
     print_table(results, console)
+    if failed:
+        console.print(f"Not measured: {', '.join(failed)}")
+        return 1
     _RESULTS.parent.mkdir(exist_ok=True)
     for path in (_RESULTS, _MEASURED) if arguments.publish else (_RESULTS,):
         write_json(results, path)
         console.print(f"Written to {path}")
+    return 0
 
 
-main()
+def _measured(name: str, quick: bool) -> list[Result]:
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawning) as process:
+        return process.submit(ROWS[name], quick).result()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
