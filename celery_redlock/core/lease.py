@@ -148,7 +148,7 @@ class Lease(LeaseFacts):
         with borrowed(transport) as channel:
             channel.connect(self.expires_in)
             command, round_ = held.extend_command(transport.now())
-            channel.exchange([(command, round_)], min(held.node_timeout, self.expires_in))
+            channel.exchange([(command, round_)], held.node_timeout, limit=self.expires_in)
             held.apply_extension(command, round_, channel)
         self.check()
         if round_.phase is not Phase.GRANTED:

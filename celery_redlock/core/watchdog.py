@@ -397,8 +397,9 @@ class Watchdog:
                 batch = [watch.lease.extend_command(now) for watch in watches]
                 left = max(0.001, self._next_loss() - transport.now())
                 node_timeout = min(watch.lease.node_timeout for watch in watches)
-                limit = min(node_timeout, left)
-                channel.exchange(_few_commands(batch), limit, linger=limit)
+                channel.exchange(
+                    _few_commands(batch), node_timeout, limit=left, linger=node_timeout
+                )
                 for watch, (command, round_) in zip(watches, batch, strict=True):
                     watch.lease.apply_extension(command, round_, channel)
                     self._reschedule(watch, granted=round_.phase is Phase.GRANTED)

@@ -115,17 +115,26 @@ class Channel(Protocol):
         """Wait until a quorum of nodes is connected, within bounds and at most `limit` seconds."""
 
     def exchange(
-        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
+        self,
+        batch: Batch,
+        timeout: float,
+        *,
+        limit: float = math.inf,
+        linger: float = 0.0,
+        acked: AckedNodes | None = None,
     ) -> None:
         """
         Send each command to every node and feed the replies into its round.
 
-        Returns as soon as every round has left its phase, at the latest after `timeout` seconds;
-        nodes that have not replied by then have voted `Failed`.
+        Returns as soon as every round has left its phase, at the latest when nodes have had
+        `timeout` seconds; those that have not replied by then have voted `Failed`.
 
         Args:
             batch: the commands.
-            timeout: seconds in which the nodes have to reply.
+            timeout: seconds in which the nodes have to reply, once all commands are sent: this
+                process may pause before.
+            limit: seconds from the call after which it waits no longer, although nodes may have
+                had less than `timeout`.
             linger: seconds to wait longer for nodes whose vote was not needed.
             acked: collects the nodes that have executed the commands, also by late replies.
         """

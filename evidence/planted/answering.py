@@ -159,6 +159,15 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "nodes have less time to reply where the process paused before it had asked them",
+        tested("test_nodes_have_their_whole_timeout_although_this_process_paused_while_it_sent"),
+        (
+            "transport/redis/channel.py::RedisChannel.exchange",
+            "min(clock() + timeout, now + limit)",
+            "now + min(timeout, limit)",
+        ),
+    ),
+    fault(
         "a connection that was idle for long is trusted",
         tested("test_connections_that_died_in_silence_while_idle_are_replaced_before_a_command"),
         (

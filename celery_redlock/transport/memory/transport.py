@@ -281,7 +281,13 @@ class MemoryTransport:
         """Do nothing."""
 
     def exchange(
-        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
+        self,
+        batch: Batch,
+        timeout: float,
+        *,
+        limit: float = math.inf,
+        linger: float = 0.0,
+        acked: AckedNodes | None = None,
     ) -> None:
         """Send each command to every node and feed the replies into its round."""
         undecided: list[tuple[Round, int]] = []
@@ -299,6 +305,7 @@ class MemoryTransport:
             if round_.phase is before:
                 undecided += [(round_, index) for index in silent]
         if undecided:
+            timeout = min(timeout, limit)
             self.sleep(timeout)
             for round_, index in undecided:
                 round_.vote(index, Failed(f"no answer within {timeout:.3g} s"), self.now())

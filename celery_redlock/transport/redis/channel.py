@@ -101,7 +101,13 @@ class RedisChannel:
                 self._connections.retire_silent(clock())
 
     def exchange(
-        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
+        self,
+        batch: Batch,
+        timeout: float,
+        *,
+        limit: float = math.inf,
+        linger: float = 0.0,
+        acked: AckedNodes | None = None,
     ) -> None:
         """Send a batch to every node and feed the replies into its rounds."""
         self._number += 1
@@ -113,14 +119,15 @@ class RedisChannel:
         self._unanswered = {}
         self._again = {}
         self._send_batch(entries, now)
-        deadline = now + timeout
+        # Not from `now`: this process may have paused between two nodes.
+        deadline = min(clock() + timeout, now + limit)
         remaining = timeout
         while self._open_rounds and self._is_awaited and remaining > 0:
             # A last read comes after the deadline: this process may have been without a CPU.
             remaining = deadline - clock()
             self._receive_replies(max(0.0, remaining))
         if self._open_rounds:
-            self._time_out(timeout)
+            self._time_out(min(timeout, limit))
         elif linger:
             deadline = min(deadline, clock() + linger)
             while self._unanswered and (remaining := deadline - clock()) > 0:

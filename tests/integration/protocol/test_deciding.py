@@ -14,6 +14,7 @@ from celery_redlock.core.failures import NO_REPLY, VOTED
 from celery_redlock.core.waiting import SPLIT_BUDGET, RetryOptions
 from celery_redlock.protocol.rounds import Phase
 from tests.support.nodes import Nodes
+from tests.support.patching import channel_type
 from tests.support.together import in_threads
 from tests.support.waiting import wait_until
 
@@ -102,6 +103,22 @@ def test_three_of_five_dead_nodes_leave_no_quorum_and_are_named(any_nodes: Nodes
     assert "voted" not in str(failed.value)
     any_nodes.restart(1, 2, 3)
     any_nodes.wait_free("key")
+
+
+def test_nodes_have_their_whole_timeout_although_this_process_paused_while_it_sent(
+    servers: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = servers.connected(node_timeout=0.5)
+    channel = channel_type(client)
+    send = channel._send_to  # type: ignore[attr-defined]
+
+    def pause_before_the_third(self: object, index: int, *rest: object) -> bool:
+        if index == 2:
+            time.sleep(0.6)  # as a collection of garbage can take
+        return bool(send(self, index, *rest))
+
+    monkeypatch.setattr(channel, "_send_to", pause_before_the_third)
+    assert client.acquire("key", ttl=30.0).is_valid
 
 
 def test_every_attempt_has_an_owner_value_of_its_own(nodes: Nodes) -> None:
