@@ -47,14 +47,13 @@ def main() -> int:
                 console.print_exception()
                 failed.append(name)
     print_table(results, console)
-    if failed:
-        console.print(f"Not measured: {', '.join(failed)}")
-        return 1
     _RESULTS.parent.mkdir(exist_ok=True)
-    for path in (_RESULTS, _MEASURED) if arguments.publish else (_RESULTS,):
+    for path in (_RESULTS, _MEASURED) if arguments.publish and not failed else (_RESULTS,):
         write_json(results, path)
         console.print(f"Written to {path}")
-    return 0
+    if failed:
+        console.print(f"Not measured: {', '.join(failed)}")
+    return int(bool(failed))
 
 
 def _measured(name: str, quick: bool) -> list[Result]:
