@@ -395,11 +395,10 @@ class Watchdog:
                 channel.connect(max(0.0, self._next_loss() - transport.now()))
                 now = transport.now()
                 batch = [watch.lease.extend_command(now) for watch in watches]
+                few = _few_commands(batch)
                 left = max(0.001, self._next_loss() - transport.now())
                 node_timeout = min(watch.lease.node_timeout for watch in watches)
-                channel.exchange(
-                    _few_commands(batch), node_timeout, limit=left, linger=node_timeout
-                )
+                channel.exchange(few, node_timeout, limit=left, linger=node_timeout)
                 for watch, (command, round_) in zip(watches, batch, strict=True):
                     watch.lease.apply_extension(command, round_, channel)
                     self._reschedule(watch, granted=round_.phase is Phase.GRANTED)

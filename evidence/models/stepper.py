@@ -151,7 +151,13 @@ class Stage:
             self.said.append((command, self._all(nodes), False))
 
     def exchange(
-        self, batch: Batch, timeout: float, *, linger: float = 0.0, acked: AckedNodes | None = None
+        self,
+        batch: Batch,
+        timeout: float,
+        *,
+        limit: float = math.inf,
+        linger: float = 0.0,
+        acked: AckedNodes | None = None,
     ) -> None:
         [(command, round_)] = batch
         self.rounds.append(round_)

@@ -163,8 +163,35 @@ TRANSPORT = (
         tested("test_nodes_have_their_whole_timeout_although_this_process_paused_while_it_sent"),
         (
             "transport/redis/channel.py::RedisChannel.exchange",
-            "min(clock() + timeout, now + limit)",
+            "min(asked_at + timeout, now + limit)",
             "now + min(timeout, limit)",
+        ),
+    ),
+    fault(
+        "a pause of the process while it sends is taken for the silence of a node",
+        tested("test_nodes_have_their_whole_timeout_although_this_process_paused_while_it_sent"),
+        (
+            "transport/redis/channel.py::RedisChannel.exchange",
+            "entry.asked_at = asked_at",
+            "pass",
+        ),
+    ),
+    fault(
+        "an extension waits for nodes beyond the end of its lease",
+        tested("test_nobody_waits_beyond_the_end_of_a_lease_and_no_node_is_blamed_for_that"),
+        (
+            "transport/redis/channel.py::RedisChannel.exchange",
+            "min(asked_at + timeout, now + limit)",
+            "asked_at + timeout",
+        ),
+    ),
+    fault(
+        "a node has failed that had less than its timeout to reply",
+        tested("test_nobody_waits_beyond_the_end_of_a_lease_and_no_node_is_blamed_for_that"),
+        (
+            "transport/redis/channel.py::RedisChannel._time_out",
+            "if is_failure:",
+            "if True:",
         ),
     ),
     fault(

@@ -1,4 +1,4 @@
-"""Methods of the package that fail, or are followed by something, in one test."""
+"""The channels of a client, and methods that fail, or are followed by something, in one test."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def channel_type(client: Redlock) -> type:
     """Return the type of the channels on which a client speaks to its nodes."""
     with borrowed(client_of(client).transport) as channel:
         return type(channel)
+
+
+def failing(client: Redlock) -> list[str]:
+    """Return why nodes fail, as far as this process knows; of a client of servers."""
+    with borrowed(client_of(client).transport) as channel:
+        health = channel._health  # type: ignore[attr-defined]
+    return [one.reason for one in health if one.reason is not None]
 
 
 def fail_first(

@@ -66,6 +66,7 @@ class RedisChannel:
     def connect(self, limit: float = math.inf) -> None:
         """Wait, within bounds, until a quorum of nodes is connected."""
         now = clock()
+        until = now + limit
         idle_for = now - self._used_at
         idle = idle_for >= _IDLE
         watch = self._nodes.watch
@@ -79,15 +80,15 @@ class RedisChannel:
         while idle and self._receive_replies(0.0):
             pass  # a connection that was closed shows once its last replies are read
         if idle_for >= _LONG_IDLE and limit > self._node_timeout:
-            self._check()
+            self._check(until - clock())
             now = clock()
         for index, connection in self._connections.made():
             if connection.is_overdue(now, self._node_timeout):
                 self._drain_overdue(index, connection, now)
-        self._send_deferred_to(self._connections.ensure(now, limit))
+        self._send_deferred_to(self._connections.ensure(now, until - now))
         self._used_at = clock()
 
-    def _check(self) -> None:
+    def _check(self, limit: float) -> None:
         """
         Ask the nodes for a sign of life; use those connections no more on which none comes.
 
@@ -96,7 +97,7 @@ class RedisChannel:
         """
         round_ = InspectRound(len(self._by_node))
         if any(self._by_node):
-            self.exchange(((inspect(()), round_),), self._node_timeout)
+            self.exchange(((inspect(()), round_),), self._node_timeout, limit=limit)
             if round_.phase is not Phase.GRANTED:
                 self._connections.retire_silent(clock())
 
@@ -119,15 +120,18 @@ class RedisChannel:
         self._unanswered = {}
         self._again = {}
         self._send_batch(entries, now)
-        # Not from `now`: this process may have paused between two nodes.
-        deadline = min(clock() + timeout, now + limit)
+        # Not `now`: this process may have paused between two nodes.
+        asked_at = clock()
+        for entry in entries:
+            entry.asked_at = asked_at
+        deadline = min(asked_at + timeout, now + limit)
         remaining = timeout
         while self._open_rounds and self._is_awaited and remaining > 0:
             # A last read comes after the deadline: this process may have been without a CPU.
             remaining = deadline - clock()
             self._receive_replies(max(0.0, remaining))
         if self._open_rounds:
-            self._time_out(min(timeout, limit))
+            self._time_out(deadline - asked_at, is_failure=deadline == asked_at + timeout)
         elif linger:
             deadline = min(deadline, clock() + linger)
             while self._unanswered and (remaining := deadline - clock()) > 0:
@@ -449,11 +453,13 @@ class RedisChannel:
         for round_ in tuple(self._open_rounds):
             self._vote(round_, index, vote, now)
 
-    def _time_out(self, timeout: float) -> None:
+    def _time_out(self, waited: float, *, is_failure: bool) -> None:
+        """Let the votes of silent nodes fail; no node has failed that had less than its timeout."""
         now = clock()
-        reason = _no_answer(timeout)
+        reason = _no_answer(max(0.0, waited))
         for index in self._unanswered:
-            self._health[index].record_failure(reason, now)
+            if is_failure:
+                self._health[index].record_failure(reason, now)
             self._fail(index, Failed(reason), now)
         self._connections.complete = False
 

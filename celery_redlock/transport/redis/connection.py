@@ -45,7 +45,8 @@ class PendingReply:
 
     Attributes:
         command: the command.
-        sent_at: when the command was sent.
+        sent_at: when the sending began.
+        asked_at: since when the reply is awaited: this process may have paused while it sent.
         round: the round in which the reply counts, while its `exchange` is under way.
         exchange: number of the exchange that sent the command; 0 if no caller waits for the reply.
         receiver: gets the reply, whenever it comes; None if nothing does.
@@ -58,6 +59,10 @@ class PendingReply:
     exchange: int = 0
     receiver: VoteReceiver | None = None
     nonce: bytes = field(default_factory=lambda: b"%x" % next(_nonces))
+    asked_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.asked_at = self.sent_at
 
     def packed(self, *, in_full: bool = False) -> bytes:
         """Return the bytes to send; in full, the node need not know the script."""
@@ -109,7 +114,7 @@ class NodeConnection:
 
     def is_overdue(self, now: float, timeout: float) -> bool:
         """Return whether the oldest unanswered command has waited longer than `timeout` seconds."""
-        return bool(self.pending) and now - self.pending[0].sent_at > timeout
+        return bool(self.pending) and now - self.pending[0].asked_at > timeout
 
     def is_full_for(self, command: Command) -> bool:
         """

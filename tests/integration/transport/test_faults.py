@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import select
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from celery_redlock.transport.redis import channel
 from tests.support.breaking import BREAKS, break_nodes, lie, repair_nodes
 from tests.support.cases import first_of
 from tests.support.nodes import ServerNodes
-from tests.support.patching import fail_first
+from tests.support.patching import fail_first, failing, follow
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -227,17 +226,48 @@ def test_replies_that_came_while_the_process_stood_still_count(
     """The process sends, and gets to run again when its timeout is over."""
     client = proxied.connected(node_timeout=BRIEF)
     stood_still = 0.0
-    send_batch = channel.RedisChannel._send_batch
+    exchanges = set()
+    is_awaited = channel.RedisChannel._is_awaited
 
-    def send_and_stand_still(self: channel.RedisChannel, *args: Any) -> None:
+    def stand_still_and_ask(self: channel.RedisChannel) -> bool:
         nonlocal stood_still
-        send_batch(self, *args)
-        sockets = {one.fd for one in self._by_node if one is not None}
-        wait_until(lambda: set(select.select(sockets, (), (), 0)[0]) == sockets)
-        stood_still += 10 * BRIEF
+        if self._number not in exchanges:
+            exchanges.add(self._number)
+            sockets = {one.fd for one in self._by_node if one is not None}
+            wait_until(lambda: set(select.select(sockets, (), (), 0)[0]) == sockets)
+            stood_still += 10 * BRIEF
+        return bool(is_awaited.__get__(self))
 
     monkeypatch.setattr(channel, "clock", lambda: clock.now() + stood_still)
-    monkeypatch.setattr(channel.RedisChannel, "_send_batch", send_and_stand_still)
+    monkeypatch.setattr(channel.RedisChannel, "_is_awaited", property(stand_still_and_ask))
     lease = client.acquire("key", ttl=60)
     lease.extend()
     assert lease.release()
+    assert len(exchanges) == 3
+
+
+def test_nobody_waits_beyond_the_end_of_a_lease_and_no_node_is_blamed_for_that(
+    proxied: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = proxied.connected(node_timeout=BRIEF)
+    lease = client.acquire("key", ttl=60)
+    stood_still, waits = 0.0, []
+    receive = channel.RedisChannel._receive_replies
+
+    def stand_still() -> None:
+        nonlocal stood_still
+        stood_still += 70
+
+    def note_and_receive(self: channel.RedisChannel, remaining: float) -> bool:
+        waits.append(remaining)
+        return receive(self, remaining)
+
+    for node in range(5):
+        proxied.pause(node)
+    monkeypatch.setattr(channel, "clock", lambda: clock.now() + stood_still)
+    follow(monkeypatch, channel.RedisChannel, "_send_batch", stand_still)
+    monkeypatch.setattr(channel.RedisChannel, "_receive_replies", note_and_receive)
+    with pytest.raises(QuorumUnavailable):
+        lease.extend()
+    assert waits == [0.0]
+    assert failing(client) == []
