@@ -37,6 +37,9 @@ _BATCH = 100
 #: while it executes one.
 _KEYS_AT_ONCE = 1000
 
+#: Seconds; what takes longer than this in a step of a wait is a pause of the process.
+_PAUSE = 0.005
+
 #: Seconds; leases that are due within this time are extended together.
 _COALESCE = 0.01
 
@@ -183,11 +186,15 @@ class Watchdog:
 
     def wait_for_extension(self, lease: Holding, limit: float) -> None:
         """Wait up to `limit` seconds for the end of an extension of `lease` that is under way."""
-        deadline = lease.now() + limit
-        while not self.is_current_thread() and lease.now() < deadline and not sys.is_finalizing():
+        left, before = limit, lease.now()
+        while not self.is_current_thread() and left > 0 and not sys.is_finalizing():
             if all(watch.lease is not lease for watch in self._extending):
                 return
             time.sleep(0.001)
+            now = lease.now()
+            # While this process paused, its other thread did not get on, either.
+            left -= min(now - before, _PAUSE)
+            before = now
 
     def is_current_thread(self) -> bool:
         """Return whether the caller is a callback in the watchdog's thread."""

@@ -177,6 +177,26 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "first connections have less time where the process paused meanwhile",
+        tested(
+            "test_first_connections_have_their_whole_time_although_this_process_paused_meanwhile"
+        ),
+        (
+            "transport/redis/connections.py::Connections.ensure",
+            "begun = clock()",
+            "begun = now",
+        ),
+    ),
+    fault(
+        "a release waits less for an extension where the process paused meanwhile",
+        tested("test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile"),
+        (
+            "core/watchdog.py::Watchdog.wait_for_extension",
+            "left -= min(now - before, _PAUSE)",
+            "left -= now - before",
+        ),
+    ),
+    fault(
         "an extension waits for nodes beyond the end of its lease",
         tested("test_nobody_waits_beyond_the_end_of_a_lease_and_no_node_is_blamed_for_that"),
         (

@@ -111,9 +111,12 @@ class Connections:
             for index, connection in enumerate(self.by_node):
                 if connection is None:
                     self.start_connect(index, now)
-        while (remaining := min(self._awaited_until(now), now + limit) - clock()) > 0:
+        # Not from `now`: this process may have paused while the attempts began.
+        begun = clock()
+        while (remaining := min(self._awaited_until(begun), now + limit) - clock()) > 0:
             self._connected_poller.poll(as_milliseconds(remaining))
             fresh += self.take_connected()
+        fresh += self.take_connected()  # those that were made while this process paused
         while self._retired and self._retired[0][0] < now:
             self._retired.pop(0)[1].close()
         return fresh

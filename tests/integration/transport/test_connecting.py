@@ -21,11 +21,12 @@ from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.commands import Waiter, enqueue, forget_waiter
 from celery_redlock.protocol.keys import Key, wait_queue_key
 from celery_redlock.testing import LocalCluster
-from celery_redlock.transport import borrowed
+from celery_redlock.transport import borrowed, clock
 from celery_redlock.transport.redis import connections
 from celery_redlock.transport.redis.connector import Connector, warnings_about
 from celery_redlock.transport.redis.transport import RedisTransport
 from tests.support.nodes import CALM, ServerNodes
+from tests.support.patching import follow
 from tests.support.tls import with_tls
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -92,6 +93,22 @@ def test_resp3_pushes_between_answers_are_skipped(nodes: ServerNodes) -> None:
     lease.release()
     for _ in range(20):
         assert client.acquire("key").release()
+
+
+def test_first_connections_have_their_whole_time_although_this_process_paused_meanwhile(
+    nodes: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = 0.0
+
+    def pause() -> None:
+        nonlocal paused
+        paused += 60.0
+
+    monkeypatch.setattr(connections, "clock", lambda: clock.now() + paused)
+    follow(monkeypatch, connections.Connections, "start_connect", pause)
+    with borrowed(client_of(nodes.client(node_timeout=2.0)).transport) as channel:
+        channel.connect()
+        assert len(dict(channel._connections.made())) >= 2  # type: ignore[attr-defined]
 
 
 def test_another_database(nodes: ServerNodes) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from celery_redlock import Redlock
+from celery_redlock.core import watchdog
 from celery_redlock.core.lease import holding_of
-from celery_redlock.core.watchdog import process_watchdog
+from celery_redlock.core.watchdog import Watch, Watchdog, process_watchdog
 from tests.integration.watchdog.watching import Told, renewed
 from tests.support.cases import first_of
 from tests.support.nodes import Nodes, ServerNodes
@@ -100,6 +104,30 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
         proxied.cluster.heal(node)
     assert client.acquire("other", wait=5.0).release()
     wait_until(lambda: all(proxied.left(node, "key") <= 10 for node in range(5)))
+
+
+def test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile(
+    redlock_memory_nodes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Redlock(redlock_memory_nodes) as client:
+        lease = holding_of(client.acquire("key", ttl=30.0))
+        extending = Watchdog()
+        extending._extending = [Watch(lease, math.inf, math.inf)]
+        paused = iter([60.0])
+
+        def pause_then_end(_: float) -> None:
+            if (seconds := next(paused, None)) is None:
+                extending._extending = []
+            else:
+                now = lease.now()
+                monkeypatch.setattr(type(lease), "now", lambda _: now + seconds)
+
+        monkeypatch.setattr(
+            watchdog, "time", SimpleNamespace(sleep=pause_then_end, monotonic=time.monotonic)
+        )
+        extending.wait_for_extension(lease, 0.2)
+        monkeypatch.undo()
+    assert extending._extending == []
 
 
 def test_unwatching_ends_the_renewal_and_leaves_the_lease(nodes: Nodes, client: Redlock) -> None:
