@@ -43,8 +43,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class SharedWorkers(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            shared = re.match(r"tests/acceptance/\w+/", nodeid)
-            return shared[0] if shared else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            shared = re.match(r"tests/acceptance/.+/", file)
+            return shared[0] if shared else file
 
     # In the order of the files: what waits comes first, and units fill the gaps at the end.
     config.option.loadscopereorder = False
