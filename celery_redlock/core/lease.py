@@ -269,7 +269,7 @@ def _release_command(
 ) -> Command:
     if holding.shortens(actions):
         # An extension that arrives after the release would undo the shortened TTL.
-        process_watchdog().wait_for_extension(holding, holding.node_timeout)
+        process_watchdog().wait_for_extension(holding)
     return holding.release_command(actions, reservation, grace)
 
 
@@ -313,7 +313,7 @@ def release_keys(lease: Lease, keys: Iterable[Key]) -> None:
         return
     transport, node_timeout = holding.transport, holding.node_timeout
     # An extension under way names all keys, and would find the released ones missing.
-    process_watchdog().wait_for_extension(holding, 2 * node_timeout)
+    process_watchdog().wait_for_extension(holding)
     round_ = ReleaseRound(len(transport.names))
     channel = send_release(transport, [(command, round_)], node_timeout)
     holding.send_where_in_doubt(command, channel)

@@ -184,9 +184,9 @@ class Watchdog:
         for settlement in left:
             settlement.settle(finally_=True)
 
-    def wait_for_extension(self, lease: Holding, limit: float) -> None:
-        """Wait up to `limit` seconds for the end of an extension of `lease` that is under way."""
-        left, before = limit, lease.now()
+    def wait_for_extension(self, lease: Holding) -> None:
+        """Wait until nodes have replied to an extension under way, or have had `node_timeout`."""
+        left, before = lease.node_timeout, lease.now()
         while not self.is_current_thread() and left > 0 and not sys.is_finalizing():
             if all(watch.lease is not lease for watch in self._extending):
                 return
@@ -368,12 +368,11 @@ class Watchdog:
             self.settle_later(settlement)
 
     def _extend_due(self, transport: Transport, watches: list[Watch]) -> None:
-        with self._lock:
-            # Leases that were released during earlier batches are not extended.
-            self._extending = watches = [watch for watch in watches if self._is_live(watch)]
         try:
             now = transport.now()
-            alive = [watch for watch in watches if not self._report_if_over(watch, now)]
+            # Leases that were released during earlier batches are neither reported nor extended.
+            live = [watch for watch in watches if self._is_live(watch)]
+            alive = [watch for watch in live if not self._report_if_over(watch, now)]
             if alive:
                 self._extend(transport, alive)
         finally:
@@ -400,6 +399,11 @@ class Watchdog:
             with borrowed(transport) as channel:
                 # No wait may run past the instant at which any lease has to be reported.
                 channel.connect(max(0.0, self._next_loss() - transport.now()))
+                with self._lock:
+                    # A lease that was released meanwhile gets no extension behind its release.
+                    self._extending = watches = [watch for watch in watches if self._is_live(watch)]
+                if not watches:
+                    return
                 now = transport.now()
                 batch = [watch.lease.extend_command(now) for watch in watches]
                 few = _few_commands(batch)

@@ -188,6 +188,26 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "a release shortens a TTL and waits for no extension under way",
+        tested(
+            "test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is",
+        ),
+        (
+            "core/lease.py::_release_command",
+            "if holding.shortens(actions):",
+            "if False:",
+        ),
+    ),
+    fault(
+        "an extension follows a release that came while the watchdog was connecting",
+        tested("test_no_renewal_follows_a_release_that_came_while_the_watchdog_was_connecting"),
+        (
+            "core/watchdog.py::Watchdog._extend",
+            "[watch for watch in watches if self._is_live(watch)]",
+            "list(watches)",
+        ),
+    ),
+    fault(
         "a release waits less for an extension where the process paused meanwhile",
         tested("test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile"),
         (

@@ -302,6 +302,11 @@ class ServerNodes(Nodes):
         left: Any = self.cluster.client(node).pttl(place(name))
         return float(left / 1000)
 
+    def connections(self, node: int) -> int:
+        """Return how many connections a server has."""
+        found: Any = self.cluster.client(node).info("clients")
+        return int(found["connected_clients"])
+
     def put(self, node: int, name: str, owner: str, ttl: float = 60.0) -> None:
         self.cluster.client(node).set(place(name), owner, px=round(ttl * 1000))
 

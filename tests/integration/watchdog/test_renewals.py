@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from celery_redlock import Redlock
+from celery_redlock import Lease, Redlock
 from celery_redlock.core import watchdog
 from celery_redlock.core.lease import holding_of
 from celery_redlock.core.watchdog import Watch, Watchdog, process_watchdog
@@ -84,26 +84,56 @@ def test_after_release_nothing_is_renewed(nodes: Nodes, client: Redlock) -> None
     assert lease.lost is None
 
 
+def extend_now(lease: Lease) -> None:
+    """Let the watchdog extend a lease at once."""
+    dog = process_watchdog()
+    watch = dog._watches[holding_of(lease)]
+    with dog._lock:
+        watch.extend_at = 0.0
+        dog._push(dog._heap, watch.due, watch)
+    assert dog._thread is not None
+    dog._thread.wakeup.wake()
+
+
+def delay_requests(nodes: ServerNodes, seconds: float) -> None:
+    """Delay each later command."""
+    for node in range(5):
+        nodes.cluster.delay(node, seconds, only="requests")
+
+
 def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
     proxied: ServerNodes,
 ) -> None:
-    client = proxied.connected(node_timeout=2.0)
+    client = proxied.connected(node_timeout=5.0)
     lease = proxied.lease_of(client, ttl=60.0, at_least_for=10.0)
     client.watch(lease)
-    for node in range(5):
-        proxied.cluster.delay(node, 0.5, only="requests")
-    watch = process_watchdog()._watches[holding_of(lease)]
-    with process_watchdog()._lock:
-        watch.extend_at = 0.0
-        dog = process_watchdog()
-        dog._push(dog._heap, watch.due, watch)
-    process_watchdog()._thread.wakeup.wake()  # type: ignore[union-attr]
+    extend_now(lease)
+    renewed(lease)  # the watchdog has connected
+    delay_requests(proxied, 0.5)
+    extend_now(lease)
     wait_until(lambda: process_watchdog()._extending, interval=0.001)
+    delay_requests(proxied, 0.0)
+    assert lease.release()
+    process_watchdog().stop_if_idle()
+    assert all(proxied.left(node, "key") <= 10 for node in range(5))
+
+
+def test_no_renewal_follows_a_release_that_came_while_the_watchdog_was_connecting(
+    proxied: ServerNodes,
+) -> None:
+    client = proxied.connected(node_timeout=5.0)
+    lease = proxied.lease_of(client, ttl=60.0, at_least_for=10.0)
+    client.watch(lease)
+    delay_requests(proxied, 60.0)
+    begun = [proxied.connections(node) for node in range(5)]
+    extend_now(lease)
+    wait_until(lambda: all(proxied.connections(node) > begun[node] for node in range(5)))
+    delay_requests(proxied, 0.0)
     assert lease.release()
     for node in range(5):
         proxied.cluster.heal(node)
-    assert client.acquire("other", wait=5.0).release()
-    wait_until(lambda: all(proxied.left(node, "key") <= 10 for node in range(5)))
+    process_watchdog().stop_if_idle()
+    assert all(proxied.left(node, "key") <= 10 for node in range(5))
 
 
 def test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile(
@@ -125,7 +155,7 @@ def test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile(
         monkeypatch.setattr(
             watchdog, "time", SimpleNamespace(sleep=pause_then_end, monotonic=time.monotonic)
         )
-        extending.wait_for_extension(lease, 0.2)
+        extending.wait_for_extension(lease)
         monkeypatch.undo()
     assert extending._extending == []
 

@@ -63,7 +63,7 @@ class Watchdog:
     def unwatch(self, held: Holding) -> None:
         self.extend_at.pop(held, None)
 
-    def wait_for_extension(self, held: Holding, limit: float) -> None: ...
+    def wait_for_extension(self, held: Holding) -> None: ...
 
     def is_current_thread(self) -> bool:
         return False
