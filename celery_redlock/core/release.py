@@ -71,6 +71,7 @@ class UnawaitedRelease:
     __slots__ = (
         "_give_up_at",
         "_lock",
+        "_node_timeout",
         "_on_settled",
         "channel",
         "round",
@@ -89,7 +90,8 @@ class UnawaitedRelease:
         self.channel = channel
         self.round = ReleaseRound(len(transport.names))
         self.settle_at = transport.now() + _SETTLE_AFTER
-        self._give_up_at = self.settle_at + node_timeout
+        self._node_timeout = node_timeout
+        self._give_up_at = math.inf
         self._on_settled = on_settled
         self._lock = native_lock()
 
@@ -112,6 +114,8 @@ class UnawaitedRelease:
         if self.round.phase is Phase.VOTING:
             self.transport.drain(self.channel)
         now = self.transport.now()
+        # From the first look on, not from the sending, during which this process may have paused.
+        self._give_up_at = min(self._give_up_at, now + self._node_timeout)
         if self.round.phase is Phase.VOTING and now < self._give_up_at and not finally_:
             self.settle_at = now + _SETTLE_AFTER
             return False

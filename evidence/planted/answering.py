@@ -188,6 +188,33 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "a reply that came during a pause of the process is read in part",
+        tested("test_replies_that_came_while_the_process_stood_still_count"),
+        (
+            "transport/redis/channel.py::RedisChannel.exchange",
+            "(remaining > 0 or has_more)",
+            "remaining > 0",
+        ),
+    ),
+    fault(
+        "a node that wakes waiters has no time to give a sign of life",
+        tested("test_a_node_that_was_only_just_asked_for_a_sign_of_life_has_time_to_answer"),
+        (
+            "transport/redis/wake_ups.py::_Session.serve",
+            "elif now - asked_at > self._timeout:",
+            "elif now - heard_at > _PING_AFTER + self._timeout:",
+        ),
+    ),
+    fault(
+        "a release that no caller waits for is given up at the first look after a pause",
+        tested("test_a_release_paused_while_it_is_sent_gives_nodes_their_whole_timeout"),
+        (
+            "core/release.py::UnawaitedRelease.settle",
+            "min(self._give_up_at, now + self._node_timeout)",
+            "self.settle_at + self._node_timeout",
+        ),
+    ),
+    fault(
         "a release shortens a TTL and waits for no extension under way",
         tested(
             "test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is",
@@ -257,8 +284,8 @@ TRANSPORT = (
         tested("test_replies_that_came_while_the_process_stood_still_count"),
         (
             "transport/redis/channel.py::RedisChannel.exchange",
-            "self._receive_replies(max(0.0, remaining))",
-            "if remaining <= 0:\n    break\nself._receive_replies(remaining)",
+            "has_more = self._receive_replies(max(0.0, remaining))",
+            "has_more = remaining > 0 and self._receive_replies(remaining)",
         ),
     ),
     fault(

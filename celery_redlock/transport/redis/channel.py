@@ -125,11 +125,11 @@ class RedisChannel:
         for entry in entries:
             entry.asked_at = asked_at
         deadline = min(asked_at + timeout, now + limit)
-        remaining = timeout
-        while self._open_rounds and self._is_awaited and remaining > 0:
-            # A last read comes after the deadline: this process may have been without a CPU.
+        remaining, has_more = timeout, False
+        while self._open_rounds and self._is_awaited and (remaining > 0 or has_more):
+            # The last reads come after the deadline: this process may have been without a CPU.
             remaining = deadline - clock()
-            self._receive_replies(max(0.0, remaining))
+            has_more = self._receive_replies(max(0.0, remaining))
         if self._open_rounds:
             self._time_out(deadline - asked_at, is_failure=deadline == asked_at + timeout)
         elif linger:

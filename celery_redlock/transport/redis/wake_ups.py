@@ -8,6 +8,7 @@ no waiter; waiters then try again by themselves.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -205,7 +206,7 @@ class _Session:
         poller.register(self._socket.fileno(), READ)
         poller.register(pipe.fd, READ)
         heard_at = used_at = clock.now()
-        is_asked = False
+        asked_at = math.inf
         while not self._wake_ups.closed:
             wanted, now = self._wake_ups.channels, clock.now()
             self._subscribe(wanted)
@@ -214,18 +215,18 @@ class _Session:
                 return
             if self._is_over():
                 raise OSError("is no longer the node's master")
-            if now - heard_at > _PING_AFTER + self._timeout and is_asked:
-                raise OSError(f"no answer within {self._timeout:.3g} s")
-            if now - heard_at > _PING_AFTER and not is_asked:
+            if now - heard_at > _PING_AFTER and asked_at == math.inf:
                 self._send("SUBSCRIBE", next(iter(self._asked)))
-                is_asked = True
+                asked_at = clock.now()
             ready = [fd for fd, _ in poller.poll(as_milliseconds(_POLL))]
             if pipe.fd in ready:
                 pipe.drain()
             if self._socket.fileno() in ready:
                 for reply in self._replies.received():
                     self._handle(reply)
-                heard_at, is_asked = clock.now(), False
+                heard_at, asked_at = clock.now(), math.inf
+            elif now - asked_at > self._timeout:
+                raise OSError(f"no answer within {self._timeout:.3g} s")
 
     def _subscribe(self, wanted: frozenset[str]) -> None:
         # No subscription is ended: keys with waiters often have some again, and 256 are few.

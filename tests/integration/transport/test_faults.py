@@ -12,7 +12,7 @@ from celery_redlock.core import arm_nodes, client_of, probe_nodes
 from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.transport import clock
-from celery_redlock.transport.redis import channel
+from celery_redlock.transport.redis import channel, connection
 from tests.support.breaking import BREAKS, break_nodes, lie, repair_nodes
 from tests.support.cases import first_of
 from tests.support.nodes import ServerNodes
@@ -220,8 +220,9 @@ def test_a_client_that_starts_without_a_majority_says_so_and_recovers(proxied: S
     assert client.acquire("key", wait=TIMEOUT).release()
 
 
+@pytest.mark.parametrize("bytes_at_once", [65536, 8])
 def test_replies_that_came_while_the_process_stood_still_count(
-    proxied: ServerNodes, monkeypatch: pytest.MonkeyPatch
+    proxied: ServerNodes, monkeypatch: pytest.MonkeyPatch, bytes_at_once: int
 ) -> None:
     """The process sends, and gets to run again when its timeout is over."""
     client = proxied.connected(node_timeout=BRIEF)
@@ -238,6 +239,7 @@ def test_replies_that_came_while_the_process_stood_still_count(
             stood_still += 10 * BRIEF
         return bool(is_awaited.__get__(self))
 
+    monkeypatch.setattr(connection, "_RECEIVE_SIZE", bytes_at_once)
     monkeypatch.setattr(channel, "clock", lambda: clock.now() + stood_still)
     monkeypatch.setattr(channel.RedisChannel, "_is_awaited", property(stand_still_and_ask))
     lease = client.acquire("key", ttl=60)
@@ -269,5 +271,5 @@ def test_nobody_waits_beyond_the_end_of_a_lease_and_no_node_is_blamed_for_that(
     monkeypatch.setattr(channel.RedisChannel, "_receive_replies", note_and_receive)
     with pytest.raises(QuorumUnavailable):
         lease.extend()
-    assert waits == [0.0]
+    assert set(waits) == {0.0}
     assert failing(client) == []
