@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
@@ -40,6 +41,9 @@ from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.transport import Channel, Transport
 
 _logger = event_logger(__name__)
+
+#: Seconds; what takes longer than this in a step of a wait is a pause of the process.
+_PAUSE = 0.005
 
 _EXTEND_OUTCOMES = {Phase.GRANTED: Outcome.GRANTED, Phase.GONE: Outcome.GONE}
 
@@ -89,6 +93,7 @@ class Holding:
         self._pid = os.getpid()
         self._lock = native_lock()
         self._state = LeaseState.HELD
+        self._extending = 0
         self._reason: LossReason | None = None
         self.ttl = params.ttl
         granted = granted_keys(params.keys, attempt.round.slots)
@@ -226,7 +231,30 @@ class Holding:
                 key=shortened(self.key),
             )
 
-    def extend_command(self, now: float) -> tuple[Command, ExtendRound]:
+    def begin_extension(self) -> bool:
+        """Return whether the lease may be extended; if so, its release waits for the end of it."""
+        with self._lock:
+            if not self.is_valid:
+                return False
+            self._extending += 1
+            return True
+
+    def end_extension(self) -> None:
+        """Let a release wait no longer: the extension has its replies, or their time is over."""
+        with self._lock:
+            self._extending -= 1
+
+    def wait_for_extension(self) -> None:
+        """Wait for the end of an extension under way, at most `node_timeout` seconds."""
+        left, before = self.node_timeout, self.now()
+        while self._extending and left > 0 and not sys.is_finalizing():
+            self.transport.sleep(0.001)
+            now = self.now()
+            # While this process paused, the thread that extends did not get on, either.
+            left -= min(now - before, _PAUSE)
+            before = now
+
+    def extend_command(self) -> tuple[Command, ExtendRound]:
         """Return the command that extends the lease, and the round that counts its votes."""
         params, ttl, last = self._params, self.ttl, self._extension
         if last is None or last[0] is not params or last[1] != ttl:
@@ -234,7 +262,7 @@ class Holding:
             self._extension = last = (params, ttl, command)
         round_ = ExtendRound(
             len(self.transport.names),
-            sent_at=now,
+            sent_at=self.transport.now(),
             ttl=ttl,
             drift_factor=params.settings.drift_factor,
             valid_until=self.valid_until,

@@ -12,6 +12,7 @@ from functools import partial
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
+from celery_redlock.core.extension import extend_leases
 from celery_redlock.core.failures import describe_problems, node_votes
 from celery_redlock.core.holding import Holding
 from celery_redlock.core.instrumentation import ReleaseDetails
@@ -147,10 +148,9 @@ class Lease(LeaseFacts):
             held.ttl = checked_ttl(ttl, held.max_ttl)
         with borrowed(transport) as channel:
             channel.connect(self.expires_in)
-            command, round_ = held.extend_command(transport.now())
-            channel.exchange([(command, round_)], held.node_timeout, limit=self.expires_in)
-            held.apply_extension(command, round_, channel)
+            rounds = extend_leases(channel, [held], limit=self.expires_in)
         self.check()
+        round_ = rounds[held]
         if round_.phase is not Phase.GRANTED:
             nodes = node_votes(round_, transport.names)
             raise QuorumUnavailable(
@@ -269,7 +269,7 @@ def _release_command(
 ) -> Command:
     if holding.shortens(actions):
         # An extension that arrives after the release would undo the shortened TTL.
-        process_watchdog().wait_for_extension(holding)
+        holding.wait_for_extension()
     return holding.release_command(actions, reservation, grace)
 
 
@@ -313,7 +313,7 @@ def release_keys(lease: Lease, keys: Iterable[Key]) -> None:
         return
     transport, node_timeout = holding.transport, holding.node_timeout
     # An extension under way names all keys, and would find the released ones missing.
-    process_watchdog().wait_for_extension(holding)
+    holding.wait_for_extension()
     round_ = ReleaseRound(len(transport.names))
     channel = send_release(transport, [(command, round_)], node_timeout)
     holding.send_where_in_doubt(command, channel)

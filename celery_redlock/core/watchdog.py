@@ -12,7 +12,6 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -22,23 +21,16 @@ from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
+from celery_redlock.core.extension import extend_leases
 from celery_redlock.core.holding import Holding
 from celery_redlock.errors import LossReason
-from celery_redlock.protocol.commands import Command, extend_together
-from celery_redlock.protocol.rounds import BatchRound, ExtendRound, Phase, Round
+from celery_redlock.protocol.rounds import ExtendRound, Phase
 from celery_redlock.transport import Transport, borrowed
 
 _logger = event_logger(__name__)
 
 #: Extensions sent to a node at once; more would delay the node's other clients.
 _BATCH = 100
-
-#: Keys, fence counters included, in a command that extends several leases: a node does nothing else
-#: while it executes one.
-_KEYS_AT_ONCE = 1000
-
-#: Seconds; what takes longer than this in a step of a wait is a pause of the process.
-_PAUSE = 0.005
 
 #: Seconds; leases that are due within this time are extended together.
 _COALESCE = 0.01
@@ -122,7 +114,6 @@ class Watchdog:
         self._heap: _Heap = []
         # When each lease has to be reported as lost, or earlier: an extension moves no entry.
         self._losses: _Heap = []
-        self._extending: list[Watch] = []
         # All wait for the same time, so the oldest is due first.
         self._settlements: deque[Settlement] = deque()
         self._sequence = itertools.count()
@@ -183,18 +174,6 @@ class Watchdog:
             )
         for settlement in left:
             settlement.settle(finally_=True)
-
-    def wait_for_extension(self, lease: Holding) -> None:
-        """Wait until nodes have replied to an extension under way, or have had `node_timeout`."""
-        left, before = lease.node_timeout, lease.now()
-        while not self.is_current_thread() and left > 0 and not sys.is_finalizing():
-            if all(watch.lease is not lease for watch in self._extending):
-                return
-            time.sleep(0.001)
-            now = lease.now()
-            # While this process paused, its other thread did not get on, either.
-            left -= min(now - before, _PAUSE)
-            before = now
 
     def is_current_thread(self) -> bool:
         """Return whether the caller is a callback in the watchdog's thread."""
@@ -370,53 +349,49 @@ class Watchdog:
     def _extend_due(self, transport: Transport, watches: list[Watch]) -> None:
         try:
             now = transport.now()
-            # Leases that were released during earlier batches are neither reported nor extended.
-            live = [watch for watch in watches if self._is_live(watch)]
-            alive = [watch for watch in live if not self._report_if_over(watch, now)]
+            alive = [watch for watch in watches if not self._report_if_over(watch, now)]
             if alive:
                 self._extend(transport, alive)
         finally:
             with self._lock:
-                self._extending = []
                 for watch in watches:
                     if self._is_live(watch):
                         self._push(self._heap, watch.due, watch)
 
     def _report_if_over(self, watch: Watch, now: float) -> bool:
-        """Report a lease as lost if its hold is over or its validity ends; return whether it is."""
+        """
+        Report a lease as lost if its hold is over or its validity ends.
+
+        Returns:
+            Whether the watch is over, also because another call has ended or replaced it.
+        """
         if now >= watch.hold_until:
             reason = LossReason.MAX_HOLD
         elif now >= watch.lost_at:
             reason = LossReason.NOT_EXTENDED
         else:
-            return False
-        self.unwatch(watch.lease)
+            return not self._is_live(watch)
+        with self._lock:
+            if not self._is_live(watch):
+                return True
+            del self._watches[watch.lease]
         watch.lease.mark_lost(reason)
         return True
 
     def _extend(self, transport: Transport, watches: list[Watch]) -> None:
+        rounds: dict[Holding, ExtendRound] = {}
         try:
             with borrowed(transport) as channel:
                 # No wait may run past the instant at which any lease has to be reported.
                 channel.connect(max(0.0, self._next_loss() - transport.now()))
-                with self._lock:
-                    # A lease that was released meanwhile gets no extension behind its release.
-                    self._extending = watches = [watch for watch in watches if self._is_live(watch)]
-                if not watches:
-                    return
-                now = transport.now()
-                batch = [watch.lease.extend_command(now) for watch in watches]
-                few = _few_commands(batch)
+                leases = [watch.lease for watch in watches if self._is_live(watch)]
                 left = max(0.001, self._next_loss() - transport.now())
-                node_timeout = min(watch.lease.node_timeout for watch in watches)
-                channel.exchange(few, node_timeout, limit=left, linger=node_timeout)
-                for watch, (command, round_) in zip(watches, batch, strict=True):
-                    watch.lease.apply_extension(command, round_, channel)
-                    self._reschedule(watch, granted=round_.phase is Phase.GRANTED)
-        except BaseException:
+                rounds = extend_leases(channel, leases, limit=left, linger=math.inf)
+        finally:
             for watch in watches:
-                self._reschedule(watch, granted=False)
-            raise
+                round_ = rounds.get(watch.lease)
+                granted = round_ is not None and round_.phase is Phase.GRANTED
+                self._reschedule(watch, granted=granted)
 
     def _next_loss(self) -> float:
         """Return when the next lease has to be reported."""
@@ -441,27 +416,6 @@ class Watchdog:
         else:
             pause = min(lease.ttl / 12, 1.0)
             watch.extend_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
-
-
-def _few_commands(
-    extensions: Sequence[tuple[Command, ExtendRound]],
-) -> Sequence[tuple[Command, Round]]:
-    """Combine extensions into few commands: a node's main cost is the call of a script."""
-    groups: list[list[tuple[Command, ExtendRound]]] = []
-    room = 0
-    for extension in extensions:
-        keys = len(extension[0].keys)
-        if not groups or keys > room:
-            groups.append([])
-            room = _KEYS_AT_ONCE
-        groups[-1].append(extension)
-        room -= keys
-    return [
-        (extend_together([command for command, _ in group]), BatchRound([own for _, own in group]))
-        if len(group) > 1
-        else group[0]
-        for group in groups
-    ]
 
 
 _watchdog = Watchdog()

@@ -216,29 +216,33 @@ TRANSPORT = (
     ),
     fault(
         "a release shortens a TTL and waits for no extension under way",
-        tested(
-            "test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is",
-        ),
-        (
-            "core/lease.py::_release_command",
-            "if holding.shortens(actions):",
-            "if False:",
-        ),
+        tested("test_a_release_while_an_extension_is_under_way_leaves_a_minimum_hold_as_it_is"),
+        ("core/lease.py::_release_command", "if holding.shortens(actions):", "if False:"),
     ),
     fault(
-        "an extension follows a release that came while the watchdog was connecting",
-        tested("test_no_renewal_follows_a_release_that_came_while_the_watchdog_was_connecting"),
+        "an extension follows a release that came while its caller was connecting",
+        tested("test_no_extension_follows_a_release_that_came_while_the_call_was_connecting"),
+        ("core/holding.py::Holding.begin_extension", "if not self.is_valid:", "if False:"),
+    ),
+    fault(
+        "a lease that has ended is extended, because somebody watches it",
+        tested("test_a_lease_that_has_ended_is_not_extended"),
+        ("core/holding.py::Holding.begin_extension", "if not self.is_valid:", "if False:"),
+    ),
+    fault(
+        "a watch that another one has replaced reports a loss",
+        tested("test_a_watch_that_a_callback_has_replaced_reports_no_loss"),
         (
-            "core/watchdog.py::Watchdog._extend",
-            "[watch for watch in watches if self._is_live(watch)]",
-            "list(watches)",
+            "core/watchdog.py::Watchdog._report_if_over",
+            "if not self._is_live(watch):",
+            "if False:",
         ),
     ),
     fault(
         "a release waits less for an extension where the process paused meanwhile",
         tested("test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile"),
         (
-            "core/watchdog.py::Watchdog.wait_for_extension",
+            "core/holding.py::Holding.wait_for_extension",
             "left -= min(now - before, _PAUSE)",
             "left -= now - before",
         ),

@@ -57,8 +57,7 @@ def test_of_leases_that_are_extended_together_only_the_lost_one_is_lost(any_node
         holding_of(lease).ttl = 30.0
     any_nodes.lose("lost", range(5))
 
-    now = client_of(client).transport.now()
-    extensions = [holding_of(lease).extend_command(now) for lease in leases]
+    extensions = [holding_of(lease).extend_command() for lease in leases]
     together = extend_together([command for command, _ in extensions])
     channel = client_of(client).transport.checkout()
     channel.exchange([(together, BatchRound([own for _, own in extensions]))], CALM)

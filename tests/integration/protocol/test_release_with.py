@@ -195,7 +195,7 @@ def test_an_extension_that_was_under_way_when_keys_were_given_up_loses_nothing(
 ) -> None:
     lease = client_of(client).acquire_for_task(["queued", "run"])
     nodes.wait_held(lease)
-    command, round_ = holding_of(lease).extend_command(client_of(client).transport.now())
+    command, round_ = holding_of(lease).extend_command()
     give_up(client, lease, "queued")
     nodes.wait_free("queued")
     channel = client_of(client).transport.checkout()

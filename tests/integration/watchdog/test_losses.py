@@ -10,7 +10,7 @@ from celery_redlock import Lease, LeaseLost, QuorumUnavailable, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.core.lease import holding_of
 from celery_redlock.core.watchdog import process_watchdog
-from tests.integration.watchdog.watching import Told, renewed
+from tests.integration.watchdog.watching import Told, extend_now, renewed
 from tests.support.nodes import Nodes, ServerNodes
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import TIMEOUT, wait_until
@@ -115,6 +115,24 @@ def test_a_callback_that_raises_does_not_stop_the_watchdog(nodes: Nodes) -> None
         client.watch(doomed, on_lost=explode, max_hold=0.1)
         wait_until(lambda: doomed.lost)
         renewed(lease, 2)
+
+
+def test_a_watch_that_a_callback_has_replaced_reports_no_loss(
+    nodes: Nodes, client: Redlock
+) -> None:
+    leases = [client.acquire(key, ttl=6.0) for key in ("first", "second")]
+
+    def watch_again(lost: Lease) -> None:
+        for lease in leases:
+            if lease is not lost:
+                client.watch(lease)
+
+    for lease in leases:
+        client.watch(lease, on_lost=watch_again)
+    extend_now(*leases, hold_is_over=True)
+    wait_until(lambda: any(lease.lost for lease in leases))
+    kept = leases[0] if leases[1].lost else leases[1]
+    renewed(kept)
 
 
 def test_a_callback_may_use_and_close_the_client(nodes: Nodes, client: Redlock) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import math
-import time
-from types import SimpleNamespace
+import threading
+from contextlib import suppress
 
 import pytest
 
-from celery_redlock import Lease, Redlock
-from celery_redlock.core import watchdog
+from celery_redlock import LeaseLost, Redlock
 from celery_redlock.core.lease import holding_of
-from celery_redlock.core.watchdog import Watch, Watchdog, process_watchdog
-from tests.integration.watchdog.watching import Told, renewed
+from celery_redlock.core.watchdog import process_watchdog
+from tests.integration.watchdog.watching import Told, extend_now, renewed
 from tests.support.cases import first_of
 from tests.support.nodes import Nodes, ServerNodes
+from tests.support.patching import channel_type, follow
 from tests.support.waiting import TIMEOUT, wait_until
 
 
@@ -84,25 +83,15 @@ def test_after_release_nothing_is_renewed(nodes: Nodes, client: Redlock) -> None
     assert lease.lost is None
 
 
-def extend_now(lease: Lease) -> None:
-    """Let the watchdog extend a lease at once."""
-    dog = process_watchdog()
-    watch = dog._watches[holding_of(lease)]
-    with dog._lock:
-        watch.extend_at = 0.0
-        dog._push(dog._heap, watch.due, watch)
-    assert dog._thread is not None
-    dog._thread.wakeup.wake()
-
-
 def delay_requests(nodes: ServerNodes, seconds: float) -> None:
     """Delay each later command."""
     for node in range(5):
         nodes.cluster.delay(node, seconds, only="requests")
 
 
-def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
-    proxied: ServerNodes,
+@pytest.mark.parametrize("by", ["watchdog", "call"])
+def test_a_release_while_an_extension_is_under_way_leaves_a_minimum_hold_as_it_is(
+    proxied: ServerNodes, by: str
 ) -> None:
     client = proxied.connected(node_timeout=5.0)
     lease = proxied.lease_of(client, ttl=60.0, at_least_for=10.0)
@@ -110,11 +99,18 @@ def test_release_while_a_renewal_is_under_way_leaves_a_minimum_hold_as_it_is(
     extend_now(lease)
     renewed(lease)  # the watchdog has connected
     delay_requests(proxied, 0.5)
-    extend_now(lease)
-    wait_until(lambda: process_watchdog()._extending, interval=0.001)
+
+    def extend() -> None:
+        with suppress(LeaseLost):
+            lease.extend()
+
+    thread = threading.Thread(target=extend if by == "call" else lambda: extend_now(lease))
+    thread.start()
+    wait_until(lambda: holding_of(lease)._extending, interval=0.001)
     delay_requests(proxied, 0.0)
     assert lease.release()
     process_watchdog().stop_if_idle()
+    thread.join()
     assert all(proxied.left(node, "key") <= 10 for node in range(5))
 
 
@@ -136,28 +132,51 @@ def test_no_renewal_follows_a_release_that_came_while_the_watchdog_was_connectin
     assert all(proxied.left(node, "key") <= 10 for node in range(5))
 
 
+def test_no_extension_follows_a_release_that_came_while_the_call_was_connecting(
+    nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = nodes.lease_of(client, ttl=60.0, at_least_for=10.0)
+
+    def release_once() -> None:
+        monkeypatch.undo()
+        lease.release()
+
+    follow(monkeypatch, channel_type(client), "connect", then=release_once)
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert all(nodes.left(node, "key") <= 10 for node in range(5))
+
+
+@pytest.mark.parametrize("how", ["release", "mark_lost"])
+def test_a_lease_that_has_ended_is_not_extended(nodes: Nodes, client: Redlock, how: str) -> None:
+    lease = nodes.lease_of(client, ttl=60.0, at_least_for=10.0)
+    holding_of(lease).ttl = 600.0
+    getattr(lease, how)()
+    client.watch(lease)
+    extend_now(lease)
+    wait_until(lambda: not process_watchdog()._watches)
+    assert all(nodes.left(node, "key") <= 60 for node in range(5))
+
+
 def test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile(
     redlock_memory_nodes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Redlock(redlock_memory_nodes) as client:
         lease = holding_of(client.acquire("key", ttl=30.0))
-        extending = Watchdog()
-        extending._extending = [Watch(lease, math.inf, math.inf)]
+        assert lease.begin_extension()
         paused = iter([60.0])
 
         def pause_then_end(_: float) -> None:
             if (seconds := next(paused, None)) is None:
-                extending._extending = []
+                lease.end_extension()
             else:
                 now = lease.now()
                 monkeypatch.setattr(type(lease), "now", lambda _: now + seconds)
 
-        monkeypatch.setattr(
-            watchdog, "time", SimpleNamespace(sleep=pause_then_end, monotonic=time.monotonic)
-        )
-        extending.wait_for_extension(lease)
+        monkeypatch.setattr(lease.transport, "sleep", pause_then_end)
+        lease.wait_for_extension()
         monkeypatch.undo()
-    assert extending._extending == []
+        assert not lease._extending
 
 
 def test_unwatching_ends_the_renewal_and_leaves_the_lease(nodes: Nodes, client: Redlock) -> None:

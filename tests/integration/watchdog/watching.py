@@ -1,4 +1,4 @@
-"""Somebody who waits until a lease is extended, or notes that it is lost."""
+"""Somebody who has leases extended, waits for that, or notes that one is lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from celery_redlock import Lease
 from celery_redlock.core.lease import holding_of
+from celery_redlock.core.watchdog import process_watchdog
 from tests.support.waiting import wait_until
 
 
@@ -30,3 +31,17 @@ def renewed(lease: Lease, times: int = 1) -> None:
     for _ in range(times):
         wait_for_more(lease)
     assert lease.lost is None
+
+
+def extend_now(*leases: Lease, hold_is_over: bool = False) -> None:
+    """Let the watchdog extend leases at once, or report them as held for too long."""
+    dog = process_watchdog()
+    with dog._lock:
+        for lease in leases:
+            watch = dog._watches[holding_of(lease)]
+            if hold_is_over:
+                watch.hold_until = 0.0
+            watch.extend_at = 0.0
+            dog._push(dog._heap, watch.due, watch)
+        assert dog._thread is not None
+        dog._thread.wakeup.wake()

@@ -63,8 +63,6 @@ class Watchdog:
     def unwatch(self, held: Holding) -> None:
         self.extend_at.pop(held, None)
 
-    def wait_for_extension(self, held: Holding) -> None: ...
-
     def is_current_thread(self) -> bool:
         return False
 
