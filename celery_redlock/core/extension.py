@@ -17,7 +17,7 @@ _KEYS_AT_ONCE = 1000
 
 
 def extend_leases(
-    channel: Channel, leases: Sequence[Holding], *, limit: float, linger: float = 0.0
+    channel: Channel, leases: Sequence[Holding], *, until: float, linger: float
 ) -> dict[Holding, ExtendRound]:
     """
     Extend the leases that are still valid, and apply the votes of the nodes.
@@ -28,22 +28,22 @@ def extend_leases(
     Args:
         channel: to the nodes of all these leases.
         leases: the leases.
-        limit: seconds after which no reply is waited for.
+        until: when no reply is waited for any more, on the clock of the leases.
         linger: seconds to wait longer for nodes whose vote was not needed.
 
     Returns:
         The rounds of the votes, without those leases that were not valid any more.
     """
-    extended = [lease for lease in leases if lease.begin_extension()]
-    if not extended:
-        return {}
     try:
+        extended = [lease for lease in leases if lease.begin_extension()]
         batch = [lease.extend_command() for lease in extended]
-        node_timeout = min(lease.node_timeout for lease in extended)
-        channel.exchange(_few_commands(batch), node_timeout, limit=limit, linger=linger)
+        if batch:
+            node_timeout, few = min(lease.node_timeout for lease in extended), _few_commands(batch)
+            limit = max(0.001, until - extended[0].now())
+            channel.exchange(few, node_timeout, limit=limit, linger=linger)
     finally:
         # Before the reports of lost leases: a callback may release the lease.
-        for lease in extended:
+        for lease in leases:
             lease.end_extension()
     rounds = {}
     for lease, (command, round_) in zip(extended, batch, strict=True):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
+from threading import get_ident
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import native_lock
@@ -93,7 +94,8 @@ class Holding:
         self._pid = os.getpid()
         self._lock = native_lock()
         self._state = LeaseState.HELD
-        self._extending = 0
+        # The threads in which it is being extended.
+        self._extending: set[int] = set()
         self._reason: LossReason | None = None
         self.ttl = params.ttl
         granted = granted_keys(params.keys, attempt.round.slots)
@@ -236,18 +238,21 @@ class Holding:
         with self._lock:
             if not self.is_valid:
                 return False
-            self._extending += 1
+            self._extending.add(get_ident())
             return True
 
     def end_extension(self) -> None:
-        """Let a release wait no longer: the extension has its replies, or their time is over."""
-        with self._lock:
-            self._extending -= 1
+        """Let a release wait no longer for an extension that this thread began, if it did."""
+        self._extending.discard(get_ident())
 
     def wait_for_extension(self) -> None:
-        """Wait for the end of an extension under way, at most `node_timeout` seconds."""
+        """
+        Wait up to `node_timeout` seconds for the end of an extension in another thread.
+
+        Limit: after an exception, or at the end of the lease, nodes may get it later.
+        """
         left, before = self.node_timeout, self.now()
-        while self._extending and left > 0 and not sys.is_finalizing():
+        while self._extending - {get_ident()} and left > 0 and not sys.is_finalizing():
             self.transport.sleep(0.001)
             now = self.now()
             # While this process paused, the thread that extends did not get on, either.

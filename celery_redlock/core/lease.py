@@ -148,7 +148,9 @@ class Lease(LeaseFacts):
             held.ttl = checked_ttl(ttl, held.max_ttl)
         with borrowed(transport) as channel:
             channel.connect(self.expires_in)
-            rounds = extend_leases(channel, [held], limit=self.expires_in)
+            # A release that leaves keys behind must not overtake it on the way to a slow node.
+            linger = math.inf if held.shortens({}) else 0.0
+            rounds = extend_leases(channel, [held], until=held.valid_until, linger=linger)
         self.check()
         round_ = rounds[held]
         if round_.phase is not Phase.GRANTED:

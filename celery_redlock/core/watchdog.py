@@ -380,18 +380,19 @@ class Watchdog:
 
     def _extend(self, transport: Transport, watches: list[Watch]) -> None:
         rounds: dict[Holding, ExtendRound] = {}
+        asked_at = 0.0
         try:
             with borrowed(transport) as channel:
                 # No wait may run past the instant at which any lease has to be reported.
                 channel.connect(max(0.0, self._next_loss() - transport.now()))
                 leases = [watch.lease for watch in watches if self._is_live(watch)]
-                left = max(0.001, self._next_loss() - transport.now())
-                rounds = extend_leases(channel, leases, limit=left, linger=math.inf)
+                asked_at = transport.now()
+                rounds = extend_leases(channel, leases, until=self._next_loss(), linger=math.inf)
         finally:
             for watch in watches:
                 round_ = rounds.get(watch.lease)
                 granted = round_ is not None and round_.phase is Phase.GRANTED
-                self._reschedule(watch, granted=granted)
+                self._reschedule(watch, asked_at if granted else None)
 
     def _next_loss(self) -> float:
         """Return when the next lease has to be reported."""
@@ -406,13 +407,16 @@ class Watchdog:
                     return at
         return math.inf
 
-    def _reschedule(self, watch: Watch, *, granted: bool) -> None:
+    def _reschedule(self, watch: Watch, extended_at: float | None) -> None:
         lease = watch.lease
+        if not self._is_live(watch):
+            return
         if not lease.is_valid:
             _ = lease.lost  # to read it reports a loss that went unnoticed
             self.unwatch(lease)
-        elif granted:
-            watch.extend_at = lease.now() + watch.period
+        elif extended_at is not None:
+            # Not from now on: a callback of another lease may have taken its time.
+            watch.extend_at = extended_at + watch.period
         else:
             pause = min(lease.ttl / 12, 1.0)
             watch.extend_at = lease.now() + pause * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

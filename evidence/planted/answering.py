@@ -239,6 +239,34 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "a release overtakes an extension on its way to slow nodes",
+        tested("test_a_release_does_not_overtake_an_extension_on_its_way_to_slow_nodes"),
+        ("core/lease.py::Lease.extend", "math.inf if held.shortens({}) else 0.0", "0.0"),
+    ),
+    fault(
+        "a release in a callback waits for the extension that called it",
+        tested("test_a_release_in_a_callback_does_not_wait_for_the_extension_that_called_it"),
+        (
+            "core/holding.py::Holding.wait_for_extension",
+            "self._extending - {get_ident()}",
+            "self._extending",
+        ),
+    ),
+    fault(
+        "a lease that nobody watches any more is reported",
+        tested("test_a_lease_that_nobody_watches_any_more_is_not_reported"),
+        ("core/watchdog.py::Watchdog._reschedule", "if not self._is_live(watch):", "if False:"),
+    ),
+    fault(
+        "a callback that takes its time delays the next extension of other leases",
+        tested("test_a_callback_that_takes_its_time_delays_no_later_extension_of_others"),
+        (
+            "core/watchdog.py::Watchdog._reschedule",
+            "extended_at + watch.period",
+            "lease.now() + watch.period",
+        ),
+    ),
+    fault(
         "a release waits less for an extension where the process paused meanwhile",
         tested("test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile"),
         (

@@ -12,6 +12,7 @@ from celery_redlock.core.lease import holding_of
 from celery_redlock.core.watchdog import process_watchdog
 from tests.integration.watchdog.watching import Told, extend_now, renewed
 from tests.support.nodes import Nodes, ServerNodes
+from tests.support.patching import channel_type, follow
 from tests.support.pulse import Pulse, in_time
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -133,6 +134,44 @@ def test_a_watch_that_a_callback_has_replaced_reports_no_loss(
     wait_until(lambda: any(lease.lost for lease in leases))
     kept = leases[0] if leases[1].lost else leases[1]
     renewed(kept)
+
+
+def test_a_lease_that_nobody_watches_any_more_is_not_reported(
+    nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told()
+    lease, other = (client.acquire(key, ttl=60.0) for key in ("key", "other"))
+
+    def unwatch_and_let_it_expire() -> None:
+        client.unwatch(lease)
+        holding_of(lease).valid_until = 0.0
+
+    for watched in (lease, other):
+        client.watch(watched, on_lost=told)
+    follow(monkeypatch, channel_type(client), "connect", then=unwatch_and_let_it_expire)
+    extend_now(lease, other)
+    renewed(other)
+    assert told.leases == []
+
+
+def test_a_callback_that_takes_its_time_delays_no_later_extension_of_others(
+    nodes: Nodes, client: Redlock
+) -> None:
+    lost, kept = (client.acquire(key, ttl=60.0) for key in ("lost", "kept"))
+    called_at: list[float] = []
+
+    def take_time(_: Lease) -> None:
+        called_at.append(holding_of(kept).now())
+        wait_until(lambda: holding_of(kept).now() > called_at[0] + 0.2)
+
+    client.watch(lost, on_lost=take_time)
+    client.watch(kept)
+    nodes.lose("lost", range(5))
+    extend_now(kept, lost)
+    renewed(kept)
+    watch = process_watchdog()._watches[holding_of(kept)]
+    wait_until(lambda: called_at and watch.extend_at > 0)
+    assert watch.extend_at <= called_at[0] + watch.period
 
 
 def test_a_callback_may_use_and_close_the_client(nodes: Nodes, client: Redlock) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 
 from celery_redlock import LeaseLost, Redlock
+from celery_redlock.core.holding import Holding
 from celery_redlock.core.lease import holding_of
 from celery_redlock.core.watchdog import process_watchdog
 from tests.integration.watchdog.watching import Told, extend_now, renewed
@@ -158,17 +161,64 @@ def test_a_lease_that_has_ended_is_not_extended(nodes: Nodes, client: Redlock, h
     assert all(nodes.left(node, "key") <= 60 for node in range(5))
 
 
+def test_a_release_does_not_overtake_an_extension_on_its_way_to_slow_nodes(
+    proxied: ServerNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = proxied.connected(node_timeout=5.0)
+    lease = proxied.lease_of(client, ttl=60.0, at_least_for=10.0)
+    released = threading.Event()
+    apply = Holding.apply_extension
+
+    def apply_after_release(*args: Any) -> None:
+        released.wait(TIMEOUT)  # and its connections are in use until then
+        apply(*args)
+
+    def extend() -> None:
+        with suppress(LeaseLost):
+            lease.extend()
+
+    monkeypatch.setattr(Holding, "apply_extension", apply_after_release)
+    for node in (0, 1):
+        proxied.cluster.delay(node, 0.5, only="requests")
+    thread = threading.Thread(target=extend)
+    thread.start()
+    wait_until(lambda: holding_of(lease)._extending, interval=0.001)
+    wait_until(lambda: not holding_of(lease)._extending)
+    delay_requests(proxied, 0.0)
+    assert lease.release()
+    released.set()
+    thread.join()
+    for node in range(5):
+        proxied.cluster.heal(node)
+    assert all(proxied.left(node, "key") <= 10 for node in range(5))
+
+
+def test_a_release_in_a_callback_does_not_wait_for_the_extension_that_called_it(
+    nodes: Nodes, client: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = nodes.lease_of(client, ttl=60.0, at_least_for=10.0)
+    transport = holding_of(lease).transport
+    waits: list[float] = []
+    follow(monkeypatch, channel_type(client), "exchange", then=partial(lease.release, wait=False))
+    monkeypatch.setattr(transport, "sleep", waits.append)
+    with pytest.raises(LeaseLost):
+        lease.extend()
+    assert waits == []
+
+
 def test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile(
     redlock_memory_nodes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Redlock(redlock_memory_nodes) as client:
         lease = holding_of(client.acquire("key", ttl=30.0))
-        assert lease.begin_extension()
+        extending = threading.Thread(target=lease.begin_extension)
+        extending.start()
+        extending.join()
         paused = iter([60.0])
 
         def pause_then_end(_: float) -> None:
             if (seconds := next(paused, None)) is None:
-                lease.end_extension()
+                lease._extending.clear()
             else:
                 now = lease.now()
                 monkeypatch.setattr(type(lease), "now", lambda _: now + seconds)
