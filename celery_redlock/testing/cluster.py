@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -191,7 +192,9 @@ class LocalCluster(ResourceOwner):
         """
         Make every node as good as new: running, reachable, a master, empty and voting.
 
-        Settings that were changed with CONFIG SET stay.
+        No command that was sent before is executed later: connections through a proxy are reset,
+        and a node that is paused is started again. Settings that were changed with CONFIG SET stay
+        on the others.
         """
         import redis
 
@@ -199,14 +202,17 @@ class LocalCluster(ResourceOwner):
         resources = self._get_own_resources()
         for index, server in enumerate(resources.servers):
             if resources.proxy is not None:
+                resources.proxy.reset(index)  # a heal would deliver what it holds
                 resources.proxy.heal(index)
-            try:
-                server.resume()
-                client = server.client()
-                if client.info("replication")["role"] != "master":
-                    client.replicaof("NO", "ONE")
-                client.flushall()
-            except (LocalClusterError, redis.RedisError):
+            is_clean = False
+            if server.state == "running":
+                with contextlib.suppress(LocalClusterError, redis.RedisError):
+                    client = server.client()
+                    if client.info("replication")["role"] != "master":
+                        client.replicaof("NO", "ONE")
+                    client.flushall()
+                    is_clean = True
+            if not is_clean:
                 self.restart(index)
         if self._armed:
             self.arm()

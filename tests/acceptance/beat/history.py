@@ -143,6 +143,12 @@ def wall(at: float) -> float:
     return at + max(time.time() - instant() for _ in range(5))
 
 
+def since_due(run: Run) -> float:
+    """Return the instant at which the tick of a run was due, by a right wall clock."""
+    assert run.due is not None
+    return run.began - (wall(run.began) - run.due)
+
+
 def date_by_sending(history: History, every: float) -> History:
     """Date runs that nothing dates: each was due at the last full interval before its sending."""
     due = {message.id: wall(message.at) // every * every for message in history.sent}

@@ -16,6 +16,7 @@ from tests.acceptance.beat.checker import (
     find_gaps,
 )
 from tests.acceptance.beat.conftest import StartBeat
+from tests.acceptance.beat.history import since_due
 from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, settled
 from tests.acceptance.scene import Journal
 from tests.acceptance.worker import Worker
@@ -48,7 +49,7 @@ def test_three_beats_that_start_when_they_like_run_each_tick_once(
             find_gaps(history.runs, EVERY),
             EVERY,
             lost=lambda gap, _: min(
-                beat.pulse.lost(gap.before.began, gap.after.began) for beat in beats
+                beat.pulse.lost(since_due(gap.before), gap.after.began) for beat in beats
             ),
         )
     )

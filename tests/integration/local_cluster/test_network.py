@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +11,8 @@ import redis
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing import LocalCluster
-from tests.support.waiting import wait_until
+from tests.integration.local_cluster.looks import port_of
+from tests.support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,21 @@ def test_a_node_behind_the_proxy_is_mended_by_reset(proxied: LocalCluster, harm:
     proxied.reset()
     with through_proxy(proxied) as client:
         assert client.ping()
+
+
+@pytest.mark.parametrize("harm", ["partition", "pause"])
+def test_a_command_that_waits_for_a_broken_node_is_dropped_by_a_reset(
+    proxied: LocalCluster, harm: str
+) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(proxied.urls[0])), TIMEOUT) as waiting:
+        waiting.sendall(b"PING\r\n")
+        assert waiting.recv(100) == b"+PONG\r\n"
+        getattr(proxied, harm)(0)
+        waiting.sendall(b"SET key late\r\n")
+        proxied.reset()
+        with contextlib.suppress(ConnectionResetError):
+            assert waiting.recv(100) == b""
+    assert proxied.client(0).get("key") is None
 
 
 def test_the_network_cannot_be_broken_without_a_proxy(cluster: LocalCluster) -> None:
