@@ -24,7 +24,7 @@ from tests.acceptance.beat.checker import (
     find_gaps,
 )
 from tests.acceptance.beat.conftest import StartBeat
-from tests.acceptance.beat.history import History
+from tests.acceptance.beat.history import History, since_due
 from tests.acceptance.beat.scenes import Watch, assert_none, end_all, entry, settled
 from tests.acceptance.conftest import PauseNodes
 from tests.acceptance.scene import Journal
@@ -73,7 +73,7 @@ class Troupe:
         """Return how long those who should have closed a gap did not get to run."""
         sent = {message.id: message for message in reversed(history.sent)}
         before, after = sent.get(gap.before.id), sent.get(gap.after.id)
-        since = before.at if before else gap.before.began
+        since = since_due(gap.before)
         until = after.at if after else gap.after.began
         culprits = [
             beat
