@@ -16,6 +16,7 @@ from celery_redlock.admin.key_texts import KeyText, key_texts, shared_with
 from celery_redlock.admin.wording import KEYS, LOSSES, duration, sentences_of, short_of
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.timing import quorum
+from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX, LockOptions, shown
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.resolve import origins_of
@@ -99,7 +100,7 @@ class Explanation:
 
 
 def explain(
-    task: Any, settings: RedlockSettings, call: tuple[Sequence[Any], Mapping[str, Any]] | None
+    task: TaskLike, settings: RedlockSettings, call: tuple[Sequence[Any], Mapping[str, Any]] | None
 ) -> Explanation:
     """
     Return the meaning of a task's options.
@@ -131,7 +132,7 @@ def explain(
     )
 
 
-def signature_of(task: Any) -> inspect.Signature:
+def signature_of(task: TaskLike) -> inspect.Signature:
     """Return the signature of a task's body, without annotations."""
     signature = inspect.signature(task.run)
     bare = [it.replace(annotation=it.empty) for it in signature.parameters.values()]
@@ -406,7 +407,9 @@ def _shown_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return f"({', '.join((*map(shown, args), *named))})"
 
 
-def _options(task: Any, options: LockOptions, settings: RedlockSettings) -> Iterator[OptionText]:
+def _options(
+    task: TaskLike, options: LockOptions, settings: RedlockSettings
+) -> Iterator[OptionText]:
     cls: Any = type(task)
     origins = origins_of(cls, settings, options.mode_spec)
     for name in sorted(OPTIONS, key=lambda name: origins[name] == "default"):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_redlock.core import Limit, Rate
+from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import LockOptions, shown
 from celery_redlock.tasks.config.plan import plans_with_keys
 
@@ -30,7 +31,7 @@ class KeyText:
 
 
 def key_texts(
-    task: Any, call: tuple[Sequence[Any], Mapping[str, Any]] | None
+    task: TaskLike, call: tuple[Sequence[Any], Mapping[str, Any]] | None
 ) -> tuple[KeyText, ...]:
     """
     Return the keys of a call, or the templates of a task that locks.
@@ -51,7 +52,7 @@ def key_texts(
     )
 
 
-def shared_with(task: Any) -> tuple[str, ...]:
+def shared_with(task: TaskLike) -> tuple[str, ...]:
     """Return the other tasks of the app that may have a key of this one."""
     shapes = {template.shape for template in task.redlock_plan.keys.templates}
     return tuple(

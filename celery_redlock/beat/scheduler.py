@@ -12,7 +12,7 @@ from functools import partial
 from types import CodeType, MappingProxyType
 from typing import Any
 
-from celery import signals
+from celery import Celery, signals
 from celery.beat import Scheduler
 from celery.utils.imports import qualname
 
@@ -57,7 +57,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
 
     def __init__(
         self,
-        app: Any,
+        app: Celery,
         schedule: Any = None,
         max_interval: float | None = None,
         Producer: Any = None,  # noqa: N803 - as in Celery

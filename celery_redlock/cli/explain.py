@@ -23,6 +23,7 @@ from celery_redlock.cli.output import print_json, printable
 from celery_redlock.cli.target import Target
 from celery_redlock.cli.timeline import drawing
 from celery_redlock.protocol.texts import enumerated
+from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
 from celery_redlock.tasks.config.settings import matches, read_settings
 from celery_redlock.tasks.patterns import lock_matching_tasks
@@ -87,7 +88,7 @@ def _task(target: Target, name: str) -> Any:
 
 
 def _call(
-    task: Any, words: Sequence[str], args: str | None, kwargs: str | None
+    task: TaskLike, words: Sequence[str], args: str | None, kwargs: str | None
 ) -> tuple[list[Any], dict[str, Any]] | None:
     """Return the arguments of the call; None if the task has arguments and none is given."""
     signature = signature_of(task)
@@ -127,7 +128,7 @@ def _json(text: str, kind: type, option: str) -> Any:
     return found
 
 
-def _print_unlocked(task: Any, *, as_json: bool) -> int:
+def _print_unlocked(task: TaskLike, *, as_json: bool) -> int:
     if as_json:
         print_json({"task": task.name, "keys": []})
         return 1

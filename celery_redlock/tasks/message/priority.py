@@ -27,7 +27,7 @@ def rank_of(app: AppLike, delivery_info: Mapping[str, Any] | None) -> int:
     return min(priority, MAX_RANK) * _sign_of(app_itself(app))
 
 
-def _sign_of(app: Any) -> int:
+def _sign_of(app: AppLike) -> int:
     sign = _signs.get(app)
     if sign is None:
         driver = app.connection_for_read().get_transport_cls().driver_type
