@@ -167,8 +167,11 @@ class Attempt:
         if turn := self.round.turn_in():
             return turn
         holder = self.round.holder()
-        if holder is not None and (holder.owner == PAUSED or holder.owner.startswith(GOES_FIRST)):
-            return holder.expires_in
+        if holder is None or holder.expires_in < 0:
+            return 0.0
+        if holder.owner == PAUSED or holder.owner.startswith(GOES_FIRST):
+            # A key is taken up to and including its last millisecond.
+            return holder.expires_in + 0.001
         return 0.0
 
     @property

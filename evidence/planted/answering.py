@@ -267,6 +267,11 @@ TRANSPORT = (
         ),
     ),
     fault(
+        "a call that is refused in the last millisecond of a pause waits until it is woken",
+        tested("test_a_key_that_is_taken_in_its_last_millisecond_is_asked_for_again"),
+        ("core/attempt.py::Attempt.turn_in", "holder.expires_in + 0.001", "holder.expires_in"),
+    ),
+    fault(
         "a release waits less for an extension where the process paused meanwhile",
         tested("test_a_release_waits_for_an_extension_although_the_process_paused_meanwhile"),
         (

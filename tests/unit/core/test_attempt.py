@@ -7,10 +7,10 @@ import pytest
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
 from celery_redlock.core.settings import client_settings
 from celery_redlock.protocol.commands import Waiter
-from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.keys import PAUSED, Key
 from celery_redlock.protocol.node_model import StoredKey
 from celery_redlock.protocol.rounds import AcquireRound
-from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN, Failed, Vote
+from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN, Failed, KeyHolder, Refused, Vote
 from celery_redlock.protocol.wait_queue import WaitQueue
 from celery_redlock.transport import AckedNodes
 from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport
@@ -68,3 +68,12 @@ def test_nodes_forget_the_turn_of_one_that_is_granted() -> None:
 
     assert granted.is_granted
     assert [node.state.waiting[key.stored].scores for node in nodes] == [{}] * 3
+
+
+@pytest.mark.parametrize("owner", [PAUSED, "waiting other"])
+def test_a_key_that_is_taken_in_its_last_millisecond_is_asked_for_again(owner: str) -> None:
+    round_ = AcquireRound(1, sent_at=0.0, ttl=1.0, drift_factor=0.01)
+    round_.vote(0, Refused((KeyHolder(0, owner, 0.0),)), 0.0)
+    channel = MemoryTransport([MemoryNode("0")])
+    params = asked_by_a_waiter(Key.of("", "key"))
+    assert 0 < Attempt(params, "owner", round_, channel, frozenset()).turn_in < 0.01
