@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_redlock import Limit
+from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import LeaseLost, QuorumUnavailable
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run.stop_request import STOP_SEEN_WITHIN
@@ -185,8 +186,11 @@ def test_a_flagged_run_that_is_replaced_keeps_its_lock_while_it_goes_on(bench: B
     def body(self: Any) -> Any:
         owner = value(bench)
         in_another_thread(ask)
-        # The lock is kept under another owner value.
+        # The lock is kept under another owner value, and time counts once that is watched.
         wait_until(lambda: value(bench) != owner)
+        wait_until(
+            lambda: value(bench) in {lease.owner for lease in [*process_watchdog()._watches]}
+        )
         return [self.lease.is_valid, role_once_extended(bench)]
 
     task = job(bench, "stop", body, lock_ttl=TTL, lock_on_lost="flag")
