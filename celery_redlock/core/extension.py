@@ -22,8 +22,8 @@ def extend_leases(
     """
     Extend the leases that are still valid, and apply the votes of the nodes.
 
-    No extension follows the release of its lease; a release that comes meanwhile can wait for it,
-    see `Holding.wait_for_extension`.
+    No extension begins once the release of its lease has begun; a release that comes meanwhile can
+    wait for it, see `Holding.wait_for_extension`.
 
     Args:
         channel: to the nodes of all these leases.

@@ -7,10 +7,10 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum, auto
-from threading import get_ident
 
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import native_lock
@@ -238,21 +238,22 @@ class Holding:
         with self._lock:
             if not self.is_valid:
                 return False
-            self._extending.add(get_ident())
+            self._extending.add(threading.get_ident())
             return True
 
     def end_extension(self) -> None:
         """Let a release wait no longer for an extension that this thread began, if it did."""
-        self._extending.discard(get_ident())
+        self._extending.discard(threading.get_ident())
 
     def wait_for_extension(self) -> None:
         """
         Wait up to `node_timeout` seconds for the end of an extension in another thread.
 
-        Limit: after an exception, or at the end of the lease, nodes may get it later.
+        Limit: a slow node may execute it later; one that a signal's handler interrupts in this
+        thread is sent after the release.
         """
         left, before = self.node_timeout, self.now()
-        while self._extending - {get_ident()} and left > 0 and not sys.is_finalizing():
+        while self._extending - {threading.get_ident()} and left > 0 and not sys.is_finalizing():
             self.transport.sleep(0.001)
             now = self.now()
             # While this process paused, the thread that extends did not get on, either.

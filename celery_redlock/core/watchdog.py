@@ -61,15 +61,20 @@ class Settlement(Protocol):
 class Watch:
     """One lease under watch; times are on its transport's clock."""
 
-    __slots__ = ("extend_at", "hold_until", "lease", "period")
+    __slots__ = ("_seen_within", "extend_at", "hold_until", "lease")
 
     def __init__(self, lease: Holding, max_hold: float, seen_within: float) -> None:
         now = lease.now()
         self.lease = lease
-        self.period = min(lease.ttl / 3, seen_within)
+        self._seen_within = seen_within
         # A lease that never expires needs no extension; only `max_hold` can end it.
         self.extend_at = now + self.period if lease.valid_until < math.inf else math.inf
         self.hold_until = now + max_hold
+
+    @property
+    def period(self) -> float:
+        """Seconds from one extension to the next; `Lease.extend` may change the TTL."""
+        return min(self.lease.ttl / 3, self._seen_within)
 
     @property
     def lost_at(self) -> float:

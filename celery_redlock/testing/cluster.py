@@ -192,9 +192,9 @@ class LocalCluster(ResourceOwner):
         """
         Make every node as good as new: running, reachable, a master, empty and voting.
 
-        No command that was sent before is executed later: connections through a proxy are reset,
-        and a node that is paused is started again. Settings that were changed with CONFIG SET stay
-        on the others.
+        Connections through a proxy are reset, and a node that is paused is started again, so no
+        command that waits for it is executed later, unless a client that is still open sends it
+        again. Settings that were changed with CONFIG SET stay on the other nodes.
         """
         import redis
 
@@ -202,7 +202,7 @@ class LocalCluster(ResourceOwner):
         resources = self._get_own_resources()
         for index, server in enumerate(resources.servers):
             if resources.proxy is not None:
-                resources.proxy.reset(index)  # a heal would deliver what it holds
+                resources.proxy.refuse(index)  # a heal would deliver what it holds
                 resources.proxy.heal(index)
             is_clean = False
             if server.state == "running":

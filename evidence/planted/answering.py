@@ -248,7 +248,7 @@ TRANSPORT = (
         tested("test_a_release_in_a_callback_does_not_wait_for_the_extension_that_called_it"),
         (
             "core/holding.py::Holding.wait_for_extension",
-            "self._extending - {get_ident()}",
+            "self._extending - {threading.get_ident()}",
             "self._extending",
         ),
     ),
@@ -270,6 +270,15 @@ TRANSPORT = (
         "a call that is refused in the last millisecond of a pause waits until it is woken",
         tested("test_a_key_that_is_taken_in_its_last_millisecond_is_asked_for_again"),
         ("core/attempt.py::Attempt.turn_in", "holder.expires_in + 0.001", "holder.expires_in"),
+    ),
+    fault(
+        "a lease that a call extends to a shorter TTL is extended as seldom as before",
+        tested("test_a_lease_is_extended_at_a_third_of_the_ttl_that_a_call_has_given_it"),
+        (
+            "core/watchdog.py::Watch.period",
+            "min(self.lease.ttl / 3, self._seen_within)",
+            "min(20.0, self._seen_within)",
+        ),
     ),
     fault(
         "a release waits less for an extension where the process paused meanwhile",

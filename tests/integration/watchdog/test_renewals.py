@@ -150,6 +150,18 @@ def test_no_extension_follows_a_release_that_came_while_the_call_was_connecting(
     assert all(nodes.left(node, "key") <= 10 for node in range(5))
 
 
+def test_a_lease_is_extended_at_a_third_of_the_ttl_that_a_call_has_given_it(
+    nodes: Nodes, client: Redlock
+) -> None:
+    lease = client.acquire("key", ttl=60.0)
+    client.watch(lease)
+    lease.extend(3.0)  # which shortens no lease
+    extend_now(lease)
+    watch = process_watchdog()._watches[holding_of(lease)]
+    wait_until(lambda: watch.extend_at > 0)
+    assert watch.extend_at <= holding_of(lease).now() + 1.0
+
+
 @pytest.mark.parametrize("how", ["release", "mark_lost"])
 def test_a_lease_that_has_ended_is_not_extended(nodes: Nodes, client: Redlock, how: str) -> None:
     lease = nodes.lease_of(client, ttl=60.0, at_least_for=10.0)
