@@ -23,6 +23,7 @@ def test_noisy():
     seen.touch()
     assert not first
 """
+NAMED = "test_0.py::test_noisy (assert not True)"
 FAULTY = """
 def test_faulty():
     assert False
@@ -62,12 +63,12 @@ def run(suite: Path, *texts: str, processes: int = 0) -> subprocess.CompletedPro
 def test_a_test_that_passes_alone_is_named_and_fails_nothing(suite: Path) -> None:
     done = run(suite, NOISY, SOUND)
     assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1] == "1 passed only alone: test_0.py::test_noisy"
+    assert done.stdout.splitlines()[-1] == f"1 passed only alone: {NAMED}"
 
 
 def test_a_test_that_passes_alone_is_kept_in_a_file(suite: Path) -> None:
     run(suite, NOISY)
-    assert (suite / PASSED_ALONE).read_text() == "test_0.py::test_noisy\n"
+    assert (suite / PASSED_ALONE).read_text() == f"{NAMED}\n"
 
 
 def test_a_fault_fails_the_run_beside_a_noisy_test(suite: Path) -> None:
