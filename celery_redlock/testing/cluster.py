@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -24,6 +23,22 @@ if TYPE_CHECKING:
     import redis
 
 Binary = str | os.PathLike[str] | None
+
+
+def _could_empty(server: Server) -> bool:
+    """Make a running server an empty master; return whether that was possible."""
+    import redis
+
+    if server.state != "running":
+        return False
+    try:
+        client = server.client()
+        if client.info("replication")["role"] != "master":
+            client.replicaof("NO", "ONE")
+        client.flushall()
+    except (LocalClusterError, redis.RedisError):
+        return False
+    return True
 
 
 class LocalCluster(ResourceOwner):
@@ -196,23 +211,13 @@ class LocalCluster(ResourceOwner):
         command that waits for it is executed later, unless a client that is still open sends it
         again. Settings that were changed with CONFIG SET stay on the other nodes.
         """
-        import redis
-
         self.start()
         resources = self._get_own_resources()
         for index, server in enumerate(resources.servers):
             if resources.proxy is not None:
                 resources.proxy.refuse(index)  # a heal would deliver what it holds
                 resources.proxy.heal(index)
-            is_clean = False
-            if server.state == "running":
-                with contextlib.suppress(LocalClusterError, redis.RedisError):
-                    client = server.client()
-                    if client.info("replication")["role"] != "master":
-                        client.replicaof("NO", "ONE")
-                    client.flushall()
-                    is_clean = True
-            if not is_clean:
+            if not _could_empty(server):
                 self.restart(index)
         if self._armed:
             self.arm()

@@ -253,7 +253,7 @@ TRANSPORT = (
         ),
     ),
     fault(
-        "a lease that nobody watches any more is reported",
+        "a lease that nobody watches any more is reported as lost",
         tested("test_a_lease_that_nobody_watches_any_more_is_not_reported"),
         ("core/watchdog.py::Watchdog._reschedule", "if not self._is_live(watch):", "if False:"),
     ),
