@@ -222,20 +222,28 @@ TRANSPORT = (
     fault(
         "an extension follows a release that came while its caller was connecting",
         tested("test_no_extension_follows_a_release_that_came_while_the_call_was_connecting"),
-        ("core/holding.py::Holding.begin_extension", "if not self.is_valid:", "if False:"),
+        (
+            "core/holding.py::Holding.begin_extension",
+            "if not self.is_valid:\n                return False",
+            "if False:\n                return False",
+        ),
     ),
     fault(
         "a lease that has ended is extended, because somebody watches it",
         tested("test_a_lease_that_has_ended_is_not_extended"),
-        ("core/holding.py::Holding.begin_extension", "if not self.is_valid:", "if False:"),
+        (
+            "core/holding.py::Holding.begin_extension",
+            "if not self.is_valid:\n                return False",
+            "if False:\n                return False",
+        ),
     ),
     fault(
         "a watch that another one has replaced reports a loss",
         tested("test_a_watch_that_a_callback_has_replaced_reports_no_loss"),
         (
             "core/watchdog.py::Watchdog._report_if_over",
-            "if not self._is_live(watch):",
-            "if False:",
+            "if not self._is_live(watch):\n                return True",
+            "if False:\n                return True",
         ),
     ),
     fault(
@@ -255,7 +263,11 @@ TRANSPORT = (
     fault(
         "a lease that nobody watches any more is reported as lost",
         tested("test_a_lease_that_nobody_watches_any_more_is_not_reported"),
-        ("core/watchdog.py::Watchdog._reschedule", "if not self._is_live(watch):", "if False:"),
+        (
+            "core/watchdog.py::Watchdog._reschedule",
+            "if not self._is_live(watch):\n            return\n        if not lease",
+            "if False:\n            return\n        if not lease",
+        ),
     ),
     fault(
         "a callback that takes its time delays the next extension of other leases",
