@@ -224,8 +224,8 @@ TRANSPORT = (
         tested("test_no_extension_follows_a_release_that_came_while_the_call_was_connecting"),
         (
             "core/holding.py::Holding.begin_extension",
-            "if not self.is_valid:\n                return False",
-            "if False:\n                return False",
+            "if not self.is_valid:\n    return False",
+            "if False:\n    return False",
         ),
     ),
     fault(
@@ -233,8 +233,8 @@ TRANSPORT = (
         tested("test_a_lease_that_has_ended_is_not_extended"),
         (
             "core/holding.py::Holding.begin_extension",
-            "if not self.is_valid:\n                return False",
-            "if False:\n                return False",
+            "if not self.is_valid:\n    return False",
+            "if False:\n    return False",
         ),
     ),
     fault(
@@ -242,8 +242,8 @@ TRANSPORT = (
         tested("test_a_watch_that_a_callback_has_replaced_reports_no_loss"),
         (
             "core/watchdog.py::Watchdog._report_if_over",
-            "if not self._is_live(watch):\n                return True",
-            "if False:\n                return True",
+            "if not self._is_live(watch):\n    return True",
+            "if False:\n    return True",
         ),
     ),
     fault(
@@ -265,8 +265,8 @@ TRANSPORT = (
         tested("test_a_lease_that_nobody_watches_any_more_is_not_reported"),
         (
             "core/watchdog.py::Watchdog._reschedule",
-            "if not self._is_live(watch):\n            return\n        if not lease",
-            "if False:\n            return\n        if not lease",
+            "if not self._is_live(watch):\n    return\nif not lease",
+            "if False:\n    return\nif not lease",
         ),
     ),
     fault(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from evidence.models.configs import ALL
-from evidence.planted.places import StaleEditError
+from evidence.planted.places import Place, StaleEditError, place_of
 from evidence.planted.planting import ROOT, Fault, command_of, faulty_files, shipped
 from evidence.planted.registry import EQUIVALENT, FAULTS
 
@@ -26,6 +27,25 @@ def why_stale(fault: Fault) -> str:
     except (StaleEditError, SyntaxError) as error:
         return str(error)
     return ""
+
+
+def test_each_fault_has_the_same_place_when_its_function_has_another_name() -> None:
+    several = []
+    for fault in FAULTS:
+        for edit in fault.edits:
+            file = edit.where.partition("::")[0]
+            try:
+                place = place_of(replace(edit, where=f"{file}::renamed"), shipped())
+            except StaleEditError as error:
+                several.append(str(error))
+            else:
+                assert at(place) == at(place_of(edit, shipped())), fault.name
+    assert not several, "\n".join(several)
+
+
+def at(place: Place) -> tuple[str, int]:
+    """Return the file and where in it a place is."""
+    return place.region.path, place.start
 
 
 def test_enough_faults_are_planted_each_under_its_own_name() -> None:
