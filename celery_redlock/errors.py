@@ -60,7 +60,8 @@ class LockKeyError(RedlockError):
     """
     The task's arguments and template do not make a usable lock key.
 
-    The message names the part of the template that is missing or None. Nothing was sent or run.
+    The message names the part of the template that is missing or None. The body has not run; in a
+    mode that takes the lock at publish, nothing was sent.
     """
 
 

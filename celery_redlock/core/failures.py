@@ -262,9 +262,9 @@ def node_problems(round_: Round, names: tuple[str, ...]) -> dict[str, str]:
             found[name] = vote.reason
         elif isinstance(vote, Quarantined):
             found[name] = (
-                f"is quarantined for {readable(vote.remaining)} s more after a restart, a loss of "
-                "data or a change of role (for brand-new nodes, run: celery-redlock init "
-                "--nodes URL,...)"
+                f"is quarantined for {readable(vote.remaining)} s more after its first use, a "
+                "restart, a loss of data or a change of role (to avoid this for brand-new nodes, "
+                "run celery-redlock init --nodes URL,... before their first use)"
             )
     return found
 

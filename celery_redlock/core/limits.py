@@ -118,7 +118,7 @@ def checked_rate(rate: Any, label: str, per: Any = None) -> tuple[int, int]:
     if number in (0.0, math.inf) or not seconds:
         raise ConfigurationError(
             f"{label} is not a valid rate; use a number per s, m, h or d, such as '10/s', '100/m', "
-            "'5/h' or '20/10s'."
+            "'5/h' or '20/10s'; a number alone is per second."
         )
     if number != int(number):
         number, seconds = 1.0, seconds / number

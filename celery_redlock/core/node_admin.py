@@ -41,8 +41,9 @@ _DETAIL = {
     "armed": "brand-new, votes from now on",
     "serving": "votes already",
     "quarantined": (
-        "restarted, lost its data or was promoted, and is quarantined for {} s more, until old "
-        "leases have expired"
+        "restarted, lost its data or was promoted, or was first used without this command, and "
+        "votes by itself in {} s, when old leases have expired; if no lease can be left, --force "
+        "ends the wait"
     ),
     "other": (
         "restarted or was promoted since it last voted; it will be quarantined and then vote by "

@@ -192,10 +192,10 @@ def _log_node(notice: Notice, problems: Mapping[str, str], node_count: int) -> N
     elif notice.change is Change.NODE_QUARANTINED:
         logger.warning(
             "node-quarantined",
-            "Lock node %(node)s is quarantined for %(seconds).3g s more after a restart, a "
-            "loss of data or a change of role, and grants no lock until then; %(needed)d of "
-            "%(node_count)d nodes are needed. For brand-new nodes, run: celery-redlock "
-            "init.",
+            "Lock node %(node)s is quarantined for %(seconds).3g s more after its first use, a "
+            "restart, a loss of data or a change of role, and grants no lock until then; "
+            "%(needed)d of %(node_count)d nodes are needed. To avoid this for brand-new nodes, "
+            "run celery-redlock init before their first use.",
             node=notice.node,
             seconds=notice.seconds,
             needed=quorum(node_count),

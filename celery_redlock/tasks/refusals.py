@@ -64,11 +64,12 @@ def refuse_items(task: TaskLike, call: str) -> None:
     plan = task.redlock_plan
     if plan is None or plan.keys is None:
         return
+    item = "item" if call == MAPPING["celery.map"] else "*item"
     raise ConfigurationError(
         f"Task {task.name} takes a lock, and {call} would call its body without the lock, once for "
         "each item of one message. Send one message per item, each with its own lock: "
-        f"group({task.name}.s(item) for item in items). For chunks of work under one lock, write a "
-        "task that takes a list of items."
+        f"group({task.name}.s({item}) for item in items). For chunks of work under one lock, write "
+        "a task that takes a list of items."
     )
 
 

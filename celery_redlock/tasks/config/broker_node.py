@@ -20,6 +20,8 @@ from celery_redlock.tasks.border import AppLike
 EXAMPLE = (
     "redlock_nodes = ['redis://lock-1:6379/0', 'redis://lock-2:6379/0', 'redis://lock-3:6379/0']"
 )
+#: Advice for a user who has no server.
+WITHOUT_SERVER = "In tests, redlock_nodes = ['memory://'] needs no server."
 VERIFY = {ssl.CERT_NONE: "none", ssl.CERT_OPTIONAL: "optional", ssl.CERT_REQUIRED: "required"}
 PROVIDER = "credential_provider"
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -49,9 +51,7 @@ def node_from_broker(app: AppLike) -> str:
     if several and transport != "sentinel":
         raise _refusal("there are several brokers")
     if transport == "memory":
-        raise _refusal(
-            "the broker is in memory", "In tests, redlock_nodes = ['memory://'] needs no server."
-        )
+        raise _refusal("the broker is in memory", WITHOUT_SERVER)
     if transport not in ("redis", "rediss", "sentinel"):
         raise _refusal(f"the broker ({_name(transport)}) is not a plain Redis server")
     if callable(broker.password):

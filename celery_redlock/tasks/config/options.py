@@ -101,8 +101,9 @@ class LockOptions:
             wins. Within a second, it asks the older body of the task to stop, in the way that the
             task's `lock_on_lost` sets, and starts when that body has ended; an older call that
             waits ends as replaced. `reject`: reject the message, which RabbitMQ moves to a dead
-            letter queue and Redis discards; needs `acks_late`. `raise`: fail with `LockContended`.
-            Or a function of task and error that returns one of these.
+            letter queue and Redis discards; needs `acks_late`. `raise`: fail with `LockContended`,
+            which `autoretry_for` does not retry: the body has not begun. Or a function of task and
+            error that returns one of these.
         on_duplicate: Policy of a publisher for a duplicate, in the modes that acquire the lock at
             publish. `existing`: return the result of the existing task. `replace`: replace an
             existing task that is still queued. `raise`: raise `DuplicateTask`. Or a function of

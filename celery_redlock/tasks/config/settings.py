@@ -88,8 +88,8 @@ class RedlockSettings:
             slow, or the TLS handshake never ends, delays it by up to four times as much.
         on_unusable_node: Reaction to a node that can never serve (wrong password, missing
             permission, cluster mode). `raise`: a worker or beat does not start, and the first
-            publish of a process raises `ConfigurationError`. `warn`: processes log the node and use
-            the others; without a quorum a message is sent without its lock.
+            publish of a process that takes a lock raises `ConfigurationError`. `warn`: processes
+            log the node and use the others; without a quorum a message is sent without its lock.
         guard: Whether restarted nodes are in restart quarantine until all older locks have expired.
             `None`: only with two or more nodes.
         dedupe: Run each message once, even if the broker delivers it twice; for all tasks. Set it
@@ -333,7 +333,7 @@ def _entry(pattern: Any, options: Any, shape: str) -> dict[str, Any]:
     if isinstance(pattern, str) and options is None:
         return {}
     if not isinstance(pattern, str) or not isinstance(options, Mapping):
-        raise ConfigurationError(shape)
+        raise ConfigurationError(f"{where} is {options!r} and names no options; {shape}")
     if not options:
         raise ConfigurationError(
             f"{where} is empty; give at least {{'lock_key': True}}, or None to lock none "

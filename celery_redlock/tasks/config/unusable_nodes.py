@@ -35,6 +35,6 @@ def unusable_nodes_error(problems: Mapping[str, str]) -> ConfigurationError:
     """
     return ConfigurationError(
         f"Lock nodes cannot be used: {describe_problems(problems)}. Correct redlock_nodes (or the "
-        "broker URL, where redlock_nodes is not set); redlock_on_unusable_node = 'warn' uses the "
-        "other nodes."
+        "broker URL, where redlock_nodes is not set). With redlock_on_unusable_node = 'warn', the "
+        "other nodes are used if there are enough of them."
     )

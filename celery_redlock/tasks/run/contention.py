@@ -21,9 +21,15 @@ from celery_redlock._log import event_logger
 from celery_redlock.core import Register, Reservation
 from celery_redlock.core.failures import Refusal
 from celery_redlock.core.wait_limit import described, limited
-from celery_redlock.errors import DuplicateTask, LockContended, LockNotAcquired
+from celery_redlock.errors import (
+    DuplicateTask,
+    LockContended,
+    LockNotAcquired,
+    QuorumUnavailable,
+)
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.border import ignores_result
+from celery_redlock.tasks.config.broker_node import WITHOUT_SERVER
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import result_of
@@ -329,11 +335,12 @@ def _wait_in_place(case: Case) -> bool | Case:
         logger.warning(
             "eager-call-waits",
             "Task %(task)s[%(task_id)s] was called eagerly and blocks its caller until it has "
-            "its lock, for up to %(limit)s: %(reason)s",
+            "its lock, for up to %(limit)s: %(reason)s%(advice)s",
             task=case.task_name,
             task_id=case.task_id,
             limit=described("lock_give_up_after", lock_request.options.give_up_after),
             reason=reason_of(error),
+            advice=f". {WITHOUT_SERVER}" if isinstance(error, QuorumUnavailable) else "",
         )
     longest = min(LONGEST_PAUSE_IN_PLACE, FIRST_PAUSE_IN_PLACE * 2.0 ** min(case.pauses, 16))
     time.sleep(min(remaining, random.uniform(0.0, longest)))  # noqa: S311  # spreads load only

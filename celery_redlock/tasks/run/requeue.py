@@ -90,10 +90,11 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     state_of(request).last_words = partial(
         logger.info,
         "task-requeued",
-        "Task %(task)s[%(task_id)s] is requeued for %(seconds).1f s, %(seconds_left).0f s before "
-        "it gives up (requeue %(requeues)d): %(reason)s",
+        "Task %(task)s[%(task_id)s] is requeued %(until)sfor up to %(seconds).1f s, "
+        "%(seconds_left).0f s before it gives up (requeue %(requeues)d): %(reason)s",
         task=task.name,
         task_id=request.id,
+        until="until its lock is free, " if waits_for else "",
         seconds=delay,
         seconds_left=left,
         requeues=wait_history.requeues + 1,

@@ -37,6 +37,7 @@ from celery_redlock.tasks.message.owner_label import parse_owner
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.arrival import Action, how_to_wait, waits_in_place
 from celery_redlock.tasks.rules.ending import (
+    CeleryState,
     Leaving,
     Moment,
     Move,
@@ -250,7 +251,8 @@ class RunningLock:
         """Release or hand over the keys; a forked child leaves its parent's lock alone."""
         self._finish_body()
         if self.lease is not None and os.getpid() == self.body.pid:
-            lease, excused = self.lease, self.body.landed
+            # No error reports the loss if the body catches `LeaseLost` and succeeds.
+            lease, excused = self.lease, self.body.landed and state != CeleryState.SUCCESS
             if self.stopping_lock is not None:
                 lease, asked = self.stopping_lock.end()
                 excused = excused or asked

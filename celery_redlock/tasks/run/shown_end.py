@@ -36,7 +36,7 @@ class Requeued(Ignore):  # type: ignore[misc]  # Celery is untyped
         self.reason, self.when = reason, when
 
     def __str__(self) -> str:
-        return f"requeued for {self.when:.1f} s: {self.reason}"
+        return f"requeued for up to {self.when:.1f} s: {self.reason}"
 
     @property
     def event(self) -> tuple[str, dict[str, Any]]:

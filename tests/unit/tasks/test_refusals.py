@@ -15,7 +15,11 @@ from celery_redlock.tasks.patterns import lock_matching_tasks
 from tests.support.tasks import Bench, Outcome
 from tests.unit.tasks.jobs import job
 
-REFUSED = r"Task job takes a lock, and {} would call .* group\(job\.s\(item\) for item in items\)"
+#: The refusal of a call shows the group that calls the task with the same arguments.
+REFUSED = {
+    call: rf"Task job takes a lock, and {call} would .* group\(job\.s\({item}\) for item in items\)"
+    for call, item in {"map": "item", "starmap": r"\*item", "chunks": r"\*item"}.items()
+}
 
 CALLS = {
     "map": lambda task: task.map(["a", "b"]),
@@ -30,7 +34,7 @@ def note_key(self: Any, key: str) -> str:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_for_items_of_a_task_that_locks_is_refused(bench: Bench, call: str) -> None:
-    with pytest.raises(ConfigurationError, match=REFUSED.format(call)):
+    with pytest.raises(ConfigurationError, match=REFUSED[call]):
         CALLS[call](job(bench, note_key, lock_key="{key}"))
 
 
@@ -50,7 +54,7 @@ def test_a_call_for_items_of_a_task_that_a_pattern_locks_is_refused(call: str) -
     bench = Bench(redlock_tasks={"job": {"lock_key": "{key}"}})
     plain = bench.app.task(note_key, bind=True, name="job", shared=False)
     lock_matching_tasks(bench.app)
-    with pytest.raises(ConfigurationError, match=REFUSED.format(call)):
+    with pytest.raises(ConfigurationError, match=REFUSED[call]):
         CALLS[call](plain)
     bench.close()
 

@@ -168,7 +168,7 @@ def test_none_means_unset() -> None:
         ({"redlock_lost_signal": 4000}, "redlock_lost_signal=4000 is not a signal on this system"),
         ({"redlock_lost_signal": "SIGUSR1"}, "is taken by Celery or the system"),
         ({"redlock_tasks": ["bank.*"]}, "redlock_tasks must be a mapping"),
-        ({"redlock_tasks": {"bank.*": 3}}, "redlock_tasks must be a mapping"),
+        ({"redlock_tasks": {"bank.*": 3}}, "redlock_tasks['bank.*'] is 3 and names no options"),
         ({"redlock_tasks": {"bank.*": {}}}, "redlock_tasks['bank.*'] is empty"),
         ({"redlock_tasks": {"b": {"lock_kye": 1}}}, "lock_kye is unknown; did you mean lock_key?"),
         (

@@ -78,6 +78,21 @@ def test_a_body_that_ended_after_its_lease_says_so(
     assert "ended without its lock k: the application reported its loss" in caplog.text
 
 
+@pytest.mark.parametrize(("ends", "warns"), [("return", True), ("raise", False)])
+def test_a_body_that_caught_its_loss_and_ends_as_if_it_had_not_says_so(
+    bench: Bench, ends: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def body(self: Any) -> None:
+        try:
+            sleep_on(self)
+        except LeaseLost:
+            if ends == "raise":
+                raise
+
+    bench.run(bench.send(job(bench, body)))
+    assert ("ended without its lock k: the application reported" in caplog.text) == warns
+
+
 def test_a_lock_that_was_deleted_meanwhile_is_reported_at_release(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

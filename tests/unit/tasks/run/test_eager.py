@@ -88,3 +88,14 @@ def test_an_eager_call_that_waits_for_its_lock_is_logged_once(
         task.apply(throw=True)
     (warning,) = [text for text in caplog.messages if "blocks its caller" in text]
     assert "for up to lock_give_up_after = 20 s: lock 'k' is held by 'another'" in warning
+
+
+@pytest.mark.usefixtures("quick_pauses")
+def test_an_eager_call_without_nodes_is_shown_how_a_test_needs_none(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = declare(bench, lambda self: "ran", lock_key="k", lock_wait=0, lock_give_up_after=2)
+    bench.node.pause()
+    with pytest.raises(LockNotAcquired):
+        task.apply(throw=True)
+    assert "redlock_nodes = ['memory://'] needs no server." in caplog.text

@@ -77,7 +77,7 @@ def test_a_retry_that_arrives_before_the_run_has_ended_waits_and_is_no_duplicate
 
     bench.run(bench.send(declare(bench, body, lock_on_duplicate="raise")))
     assert [one.state for one in outcomes] == ["RETRY"]
-    assert str(outcomes[0].value).startswith("requeued for ")
+    assert str(outcomes[0].value).startswith("requeued for up to ")
     bench.run(bench.receive())
     assert (runs, value(bench)) == ([0, 1], None)
 

@@ -142,7 +142,7 @@ def test_a_worker_sends_the_events_of_a_retry_and_of_a_revocation_and_no_other(
         except Ignore:
             info = ExceptionInfo()
         request.on_failure(pickle.loads(pickle.dumps(info)) if from_a_child else info)
-    waits = {"uuid": headers["id"], "exception": "requeued for 1.0 s: held", "traceback": ""}
+    waits = {"uuid": headers["id"], "exception": "requeued for up to 1.0 s: held", "traceback": ""}
     ends = {"uuid": headers["id"], "terminated": False, "signum": None, "expired": False}
     assert sent == [("task-retried", waits), ("task-revoked", ends)]
     assert acknowledged == [1, 1, 1]
