@@ -303,7 +303,7 @@ class ModelNode:
             return None
         not_before = now_us + quarantine_ms * 1000
         if self.guard is not None and self.identity.has_lost_nothing_since(self.guard):
-            not_before = self.guard.not_before
+            not_before = min(not_before, self.guard.not_before)
         self._record(not_before)
         if now_us >= not_before:
             return None

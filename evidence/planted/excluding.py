@@ -119,6 +119,22 @@ EXCLUSION = (
         ),
     ),
     fault(
+        "a clock that was ahead lengthens the quarantine",
+        tested("test_meaning_quarantine_takes_no_longer_than_one_that_begins_now"),
+        (
+            "protocol/node_model.py::ModelNode._quarantined",
+            "min(not_before, self.guard.not_before)",
+            "self.guard.not_before",
+        ),
+    ),
+    fault(
+        "the script lets a clock that was ahead lengthen the quarantine",
+        tested(
+            "test_a_quarantine_that_a_clock_ahead_has_begun_lasts_no_longer_once_the_clock_is_right"
+        ),
+        ("protocol/lua/guard.lua", "ids or not_before > latest", "ids"),
+    ),
+    fault(
         "release deletes whatever is there",
         modelled("trust-three"),
         (

@@ -12,7 +12,8 @@ import pytest
 from celery_redlock import LockNotAcquired, QuorumUnavailable, Redlock
 from celery_redlock.core import client, client_of
 from celery_redlock.core.failures import NO_REPLY, VOTED
-from celery_redlock.protocol.keys import GUARD_KEY
+from celery_redlock.protocol.commands import acquire
+from celery_redlock.protocol.keys import GUARD_KEY, Key
 from celery_redlock.protocol.votes import Quarantined
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.waiting import TIMEOUT, wait_until
@@ -214,6 +215,20 @@ def test_the_record_names_the_process_and_its_role(servers: ServerNodes) -> None
     written = wait_until(record, message="a record")
     assert written is not None
     assert written[:80].decode() == info["run_id"] + info["master_replid"]
+
+
+def test_a_quarantine_that_a_clock_ahead_has_begun_lasts_no_longer_once_the_clock_is_right(
+    servers: ServerNodes,
+) -> None:
+    node = servers.cluster.client(0)
+    command = acquire((Key.of("redlock:", "key"),), "us", 1000, 0, 1000)
+    servers.run(0, command)
+    ids = cast("bytes", node.get(GUARD_KEY))[:80].decode()
+    node.set(GUARD_KEY, f"{ids} {servers.now_us(0) + 3_600_000_000}")
+    vote = servers.run(0, command)
+    assert isinstance(vote, Quarantined)
+    assert vote.remaining <= 1.0
+    wait_until(lambda: not isinstance(servers.run(0, command), Quarantined))
 
 
 def test_a_server_that_keeps_its_replication_id_over_a_restart_takes_no_part(
