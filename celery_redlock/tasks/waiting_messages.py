@@ -210,7 +210,11 @@ class WaitingMessages:
             to_timestamp(request.eta),
         )
         with self._lock:
-            self._forget(name)
+            if name in self._held and self._held[name].until <= now:
+                self._forget(name)
+            # A wake-up starts one of several messages with one id; a look finds the others.
+            while name in self._held:
+                name += "+"
             self._held[name] = held
             self._by_keys.setdefault(held.keys, {})[name] = held
         self._listen(held.channels)
@@ -337,8 +341,12 @@ class WaitingMessages:
                 next_look = now + LOOKS_EVERY + AT_ETA
                 due += [name for name, held in self._held.items() if held.until < next_look]
             earliest = now - TRIES_AFTER
-            longest = [it for it in self._held.values() if it.starts_from < earliest and it.tries]
-            due += [held.waiter.name for held in longest[:TRIES_AT_ONCE]]
+            longest = [
+                name
+                for name, held in self._held.items()
+                if held.starts_from < earliest and held.tries
+            ]
+            due += longest[:TRIES_AT_ONCE]
             earlier = [keys for keys in self._in_turn if keys in self._by_keys]
             in_turn = list(dict.fromkeys([*earlier, *self._by_keys]))
         for name in due:

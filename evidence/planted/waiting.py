@@ -10,6 +10,11 @@ ENDED = tested("test_a_message_that_ends_without_its_lock_waits_no_more")
 
 WAITING = (
     fault(
+        "a message that waits hides another one with its id",
+        tested("test_a_message_of_a_free_key_starts_although_another_one_has_its_id"),
+        ("tasks/waiting_messages.py::WaitingMessages.add", 'name += "+"', "self._forget(name)"),
+    ),
+    fault(
         "who is refused is not remembered",
         modelled("waits-one"),
         ("protocol/node_model.py::ModelNode._acquire", "for key in refused:", "for key in ():"),
@@ -365,7 +370,7 @@ WAITING = (
         tested("test_a_message_tries_although_its_key_does_not_look_free"),
         (
             "tasks/waiting_messages.py::WaitingMessages._look_at_next",
-            "due += [held.waiter.name for held in longest[:TRIES_AT_ONCE]]",
+            "due += longest[:TRIES_AT_ONCE]",
             "",
         ),
     ),

@@ -298,6 +298,17 @@ def test_a_message_whose_key_is_free_already_starts(late: Worker) -> None:
     settle(late, "a")
 
 
+def test_a_message_of_a_free_key_starts_although_another_one_has_its_id(
+    late: Worker, look: Callable[[], None]
+) -> None:
+    late.receive("a")
+    late.receive("a")
+    late.waiting.on_wake("a", CHANNEL)
+    settle(late, "a")
+    look()
+    settle(late, "a", "a")
+
+
 def test_of_a_free_key_only_the_oldest_message_starts(
     late: Worker, look: Callable[[], None]
 ) -> None:
