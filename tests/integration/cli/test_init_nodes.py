@@ -148,6 +148,6 @@ def test_a_quarantined_node_is_shown_with_the_seconds_that_remain(
         redlock.acquire("key")
 
     def remaining() -> list[str]:
-        return re.findall(r"is quarantined for (\d+) s more", init(status=1).out)
+        return re.findall(r"votes by itself in (\d+) s", init(status=1).out)
 
     assert all(0 < int(seconds) <= 60 for seconds in wait_until(remaining))
