@@ -227,6 +227,7 @@ class Call:
             rejection=Raised.NOTHING,
             process_ends=False,
             retry_is_out=False,
+            acks_late=self.acks_late,
             failure_is_final=self.failure_is_final,
             eager=False,
         )

@@ -650,7 +650,7 @@ class Calls:
             then = scene.with_call(at, stands=STORED, end=end)
             text = {"success": "stores its result", "stops": "stops"}.get(end, f"ends: {end}")
             if end not in ("success", "failure", "retry", "stops"):
-                owed = end == "back" or (end == "killed" and self.setting.acks_late)
+                owed = end in ("back", "killed") and self.setting.acks_late
                 then = then.with_call(at, spared=True, owed=owed)
             elif end != "retry":
                 then = then.with_call(at, outcomes=call.outcomes + 1)
@@ -688,6 +688,7 @@ class Calls:
                 rejection=raised if raised in rejections else Raised.NOTHING,
                 process_ends=raised is Raised.PROCESS_END,
                 retry_is_out=call.hands is not None,
+                acks_late=self.setting.acks_late,
             )
         )
         gives_back = call.brought and not mode.own_queue_key
@@ -713,7 +714,7 @@ class Calls:
     def _redelivered(self, scene: Scene, at: int) -> Scene:
         call = scene.calls[at]
         then = scene.with_call(at, end="")
-        comes_again = call.end == "back" or (call.end == "killed" and self.setting.acks_late)
+        comes_again = call.end in ("back", "killed") and self.setting.acks_late
         if not comes_again:
             return then
         return then.with_call(at, deliveries=(*call.deliveries, Delivery(again=True)))

@@ -67,6 +67,7 @@ ENDED = ending.Ended(
     rejection=Raised.NOTHING,
     process_ends=False,
     retry_is_out=False,
+    acks_late=False,
     failure_is_final=True,
     eager=False,
 )

@@ -456,10 +456,11 @@ _ENDINGS: Promises = {
         or e.state is State.UNRUN
         or then is not Ending.DONE
     ),
-    "a rejected message is delivered again only if it asked for that": lambda e, then: (
+    "a rejected message is delivered again if it is not acknowledged": lambda e, then: (
         (then is Ending.REDELIVERED)
         == (
             e.rejection is Raised.REJECT_TO_QUEUE
+            and e.acks_late
             and not e.state.is_continued
             and e.state is not State.UNRUN
         )
@@ -558,21 +559,21 @@ _KEYS: Promises = {
 
 _RESERVATIONS: Promises = {
     "a lock stays with a message that comes again": lambda u, then: (
-        then or u.state.has_run or u.raised not in (Raised.RETRY, Raised.REJECT_TO_QUEUE)
+        then
+        or u.state.has_run
+        or not (u.raised is Raised.RETRY or (u.raised is Raised.REJECT_TO_QUEUE and u.acks_late))
     ),
     "a lock is not left to a message that is over": lambda u, then: (
-        not then or u.raised not in (Raised.NOTHING, Raised.REJECT, Raised.EXCEPTION)
+        not then or u.raised not in (Raised.NOTHING, Raised.IGNORE, Raised.REJECT, Raised.EXCEPTION)
     ),
     "a lock that a body did without is not left behind": lambda u, then: (
         not then or not u.state.has_run
     ),
     "another delivery's lock is left alone": lambda u, then: (
-        then
-        or u.raised is not Raised.IGNORE
-        or u.state in (State.UNRUN, State.RUNNING, State.CONTINUED, State.HANDED_OVER)
+        then or u.raised is not Raised.YIELDED or u.state.has_run
     ),
     "an acknowledged message does not come again": lambda u, then: (
-        not then or u.raised is not Raised.PROCESS_END or u.acks_late
+        not then or u.acks_late or u.raised in (Raised.RETRY, Raised.YIELDED)
     ),
 }
 

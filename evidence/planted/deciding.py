@@ -452,8 +452,15 @@ _AT_THE_END = (
         "a message that was rejected back to the queue has finished",
         "calls-until_executed-endings",
         "tasks/rules/ending.py::OUTCOMES",
-        "lambda e: e.rejection is Raised.REJECT_TO_QUEUE,\n        Ending.REDELIVERED",
-        "lambda e: e.rejection is Raised.REJECT_TO_QUEUE,\nEnding.DONE",
+        "Raised.REJECT_TO_QUEUE and e.acks_late,\n        Ending.REDELIVERED",
+        "Raised.REJECT_TO_QUEUE and e.acks_late,\nEnding.DONE",
+    ),
+    _row(
+        "an acknowledged message that is rejected to its queue keeps its lock",
+        "rules-ending",
+        "tasks/rules/ending.py::OUTCOMES",
+        "Raised.REJECT_TO_QUEUE and e.acks_late",
+        "Raised.REJECT_TO_QUEUE",
     ),
     _row(
         "a Retry without a message is an outcome",
@@ -508,8 +515,22 @@ _AT_THE_END = (
         "a copy frees the lock of the delivery that runs",
         "rules-reservation",
         "tasks/rules/ending.py::RESERVATIONS",
-        "u.raised is Raised.IGNORE and u.state is not State.UNRUN",
-        "False",
+        "lambda u: u.raised is Raised.YIELDED, True",
+        "lambda u: u.raised is Raised.YIELDED, False",
+    ),
+    _row(
+        "a function that ends its task leaves the lock",
+        "rules-reservation",
+        "tasks/rules/ending.py::RESERVATIONS",
+        "lambda u: u.raised is Raised.YIELDED, True",
+        "lambda u: u.raised in (Raised.YIELDED, Raised.IGNORE), True",
+    ),
+    _row(
+        "an acknowledged message that no body ran for keeps its lock",
+        "rules-reservation",
+        "tasks/rules/ending.py::RESERVATIONS",
+        "Raised.PROCESS_END) and u.acks_late",
+        "Raised.PROCESS_END)",
     ),
     _row(
         "a requeued message loses its lock",
@@ -521,6 +542,11 @@ _AT_THE_END = (
 )
 
 _FACTS = (
+    fault(
+        "a delivery that leaves the lock to another one frees it",
+        tested("test_a_twin_that_comes_while_another_one_ends_keeps_the_lock_that_it_brings"),
+        ("tasks/run/arrival_facts.py::raised_by", "(Yielded, Raised.YIELDED),", ""),
+    ),
     fault(
         "a holder counts as one of the same task, whatever its task",
         tested("test_a_call_is_sent_while_another_tasks_body_runs"),

@@ -298,17 +298,26 @@ HAND_OVER = (
         tested("test_a_step_that_fails_frees_the_key"),
         (
             "tasks/run/kept_keys.py::cancel_kept",
-            "if raised in (Raised.EXCEPTION, Raised.REJECT):",
+            "if raised in (Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE):",
             "if False:",
         ),
     ),
     fault(
         "a step that goes to the dead letters leaves the keys to a last step that never comes",
-        tested("test_a_step_that_goes_to_the_dead_letters_frees_the_key"),
+        tested("test_a_step_whose_message_is_acknowledged_when_it_is_rejected_frees_the_key"),
         (
             "tasks/run/kept_keys.py::cancel_kept",
+            "(Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE)",
+            "(Raised.EXCEPTION, Raised.REJECT_TO_QUEUE)",
+        ),
+    ),
+    fault(
+        "a step that rejects an acknowledged message to its queue leaves the keys",
+        tested("test_a_step_whose_message_is_acknowledged_when_it_is_rejected_frees_the_key"),
+        (
+            "tasks/run/kept_keys.py::cancel_kept",
+            "(Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE)",
             "(Raised.EXCEPTION, Raised.REJECT)",
-            "(Raised.EXCEPTION,)",
         ),
     ),
     fault(
@@ -323,7 +332,11 @@ HAND_OVER = (
     fault(
         "a last step that replaces itself frees the keys before its replacement has run",
         tested("test_a_step_that_replaces_itself_has_the_key_for_its_replacement"),
-        ("tasks/run/kept_keys.py::cancel_kept", "if keeps_reservation(unused):", "if False:"),
+        (
+            "tasks/run/kept_keys.py::cancel_kept",
+            "if raised is Raised.IGNORE or keeps_reservation(unused):",
+            "if False:",
+        ),
     ),
     fault(
         "a last step brings keys that its own lock makes it give up",

@@ -87,7 +87,10 @@ ROWS = {
         Row(event="exception", lock="released after the body"),
         Row(event="Ignore", lock="released after the body"),
         Row(event="Reject", lock="released after the body"),
-        Row(event="Reject(requeue=True)", lock="released, acquired again when redelivered"),
+        Row(
+            event="Reject(requeue=True), acks_late",
+            lock="released, acquired again when redelivered",
+        ),
         Row(event="self.retry", lock="released, acquired again by the retry"),
         Row(event="autoretry_for", lock="released, acquired again by the retry"),
         Row(event="self.replace", lock="released, acquired by the replacement under the same id"),

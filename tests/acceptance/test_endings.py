@@ -68,7 +68,7 @@ def test_a_task_that_rejects_its_message_gives_the_lock_back(
     wait_until(lambda: worker.queue_is_empty, message="the rejected message to be gone")
 
 
-@row("Reject(requeue=True)")
+@row("Reject(requeue=True), acks_late")
 def test_a_message_put_back_by_its_task_is_locked_anew_when_it_comes_again(
     worker: Worker, key: str, lock: Lock, journal: Journal
 ) -> None:

@@ -99,7 +99,7 @@ class Ending(Enum):
 
     DONE = auto()  #: its outcome is stored or sent
     IGNORED = auto()  #: the body has ended and wants no outcome
-    REJECTED = auto()  #: the body has ended, and its message goes to the dead letters
+    REJECTED = auto()  #: the body has ended, and its message goes to the dead letters or is gone
     REDELIVERED = auto()  #: the broker delivers the message again, with the lock that it brought
     INTERRUPTED = auto()  #: the next delivery of the message begins anew
 
@@ -117,6 +117,7 @@ class Ended:
         process_ends: an exception that ends the process passes through Celery's tracer, perhaps
             before the outcome is out.
         retry_is_out: the body raised `Retry` and has sent a message.
+        acks_late: its message is acknowledged after the body.
         failure_is_final: a failed task's message is acknowledged, not rejected.
         eager: it runs under `apply()`.
     """
@@ -126,6 +127,7 @@ class Ended:
     rejection: Raised
     process_ends: bool
     retry_is_out: bool
+    acks_late: bool
     failure_is_final: bool
     eager: bool
 
@@ -141,10 +143,14 @@ ENDINGS: tuple[Row[Ended, Ending], ...] = (
     Row("it ends without its body", lambda e: e.state is State.UNRUN, Ending.DONE),
     Row(
         "Reject, back to the queue",
-        lambda e: e.rejection is Raised.REJECT_TO_QUEUE,
+        lambda e: e.rejection is Raised.REJECT_TO_QUEUE and e.acks_late,
         Ending.REDELIVERED,
     ),
-    Row("Reject", lambda e: e.rejection is Raised.REJECT, Ending.REJECTED),
+    Row(
+        "Reject",
+        lambda e: e.rejection in (Raised.REJECT, Raised.REJECT_TO_QUEUE),
+        Ending.REJECTED,
+    ),
     Row("the process ends", lambda e: e.process_ends, Ending.INTERRUPTED),
     Row(
         "Retry, and its message is sent",
@@ -319,18 +325,11 @@ class Unused:
 
 RESERVATIONS: tuple[Row[Unused, bool], ...] = (
     Row("its body ran without the lock", lambda u: u.state.has_run, False),
-    Row(
-        "Ignore: this delivery never owned the reservation",
-        lambda u: u.raised is Raised.IGNORE and u.state is not State.UNRUN,
-        True,
-    ),
+    Row("another delivery has it, or brings it", lambda u: u.raised is Raised.YIELDED, True),
     Row("its message is requeued with it", lambda u: u.raised is Raised.RETRY, True),
     Row(
-        "the broker delivers its message again", lambda u: u.raised is Raised.REJECT_TO_QUEUE, True
-    ),
-    Row(
-        "the process ends, and the broker delivers its message again",
-        lambda u: u.raised is Raised.PROCESS_END and u.acks_late,
+        "the broker delivers its message again",
+        lambda u: u.raised in (Raised.REJECT_TO_QUEUE, Raised.PROCESS_END) and u.acks_late,
         True,
     ),
     Row("its message is over", lambda _: True, False),

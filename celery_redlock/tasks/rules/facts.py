@@ -137,9 +137,10 @@ class Raised(Enum):
 
     NOTHING = auto()
     RETRY = auto()
-    IGNORE = auto()
+    IGNORE = auto()  #: by the application
+    YIELDED = auto()  #: `Ignore` by this package: another delivery has the lock or the outcome
     REJECT = auto()  #: to the dead letters
-    REJECT_TO_QUEUE = auto()  #: the broker delivers the message again
+    REJECT_TO_QUEUE = auto()  #: the broker delivers the message again, if it is not acknowledged
     EXCEPTION = auto()  #: any other
     PROCESS_END = auto()  #: no `Exception`: a hard time limit, or a shutdown
 

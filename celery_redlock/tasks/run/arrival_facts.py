@@ -46,7 +46,7 @@ from celery_redlock.tasks.run.lock_request import (
     LockRequest,
 )
 from celery_redlock.tasks.run.requeue import remaining_wait
-from celery_redlock.tasks.run.shown_end import Requeued, Withdrawn
+from celery_redlock.tasks.run.shown_end import Requeued, Withdrawn, Yielded
 
 #: A message with this many others before it gets no turn while it may wait in its process.
 MOST_BEFORE = 10
@@ -230,6 +230,7 @@ def raised_by(error: BaseException | None) -> Raised:
     for kind, raised in (
         (Withdrawn, Raised.EXCEPTION),  # Celery ignores it, but its message comes no more
         (Requeued, Raised.RETRY),
+        (Yielded, Raised.YIELDED),
         (Retry, Raised.RETRY),
         (Ignore, Raised.IGNORE),
     ):

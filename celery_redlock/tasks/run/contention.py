@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, cast
 
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Reject
 
 from celery_redlock._log import event_logger
 from celery_redlock.core import Register, Reservation
@@ -68,7 +68,7 @@ from celery_redlock.tasks.run.requeue import (
     wait_history_of,
 )
 from celery_redlock.tasks.run.running_lock import RunningLock
-from celery_redlock.tasks.run.shown_end import Withdrawn
+from celery_redlock.tasks.run.shown_end import Withdrawn, Yielded
 from celery_redlock.tasks.ticks.entry_state import is_superseded
 
 logger = event_logger(__name__)
@@ -185,7 +185,7 @@ def resolve(case: Case) -> bool:
 
     Raises:
         Requeued: the message was requeued.
-        Ignore: the outcome belongs to another delivery, another message of the tick, or the call
+        Yielded: the outcome belongs to another delivery, another message of the tick, or the call
             that replaced this one.
         Reject: the message goes back to the broker or to the dead letters.
         LockNotAcquired: the task fails.
@@ -398,7 +398,7 @@ def _requeue_copy(case: Case) -> NoReturn:
             came_again=_came_again(lock_request),
             error=exc,
         )
-        raise Ignore("an earlier delivery of this message runs") from exc
+        raise Yielded("an earlier delivery of this message runs") from exc
     logger.info(
         "redelivery-requeued",
         "Task %(task)s[%(task_id)s] %(came_again)s while %(holder_state)s; this delivery is "
@@ -411,7 +411,7 @@ def _requeue_copy(case: Case) -> NoReturn:
         reason=reason_of(case.why),
     )
     emit(Event.REDELIVERY_REQUEUED, task, request.id, delay=delay, error=case.why)
-    raise Ignore("an earlier delivery of this message runs")
+    raise Yielded("an earlier delivery of this message runs")
 
 
 # The newest call wins.
@@ -503,7 +503,7 @@ def _leave_marker(case: Case, action: Action) -> None:
     Take the marker of a message that ends without its body, so that no copy of it runs.
 
     Raises:
-        Ignore: another delivery has the marker, or the message was withdrawn meanwhile.
+        Yielded: another delivery has the marker, or the message was withdrawn meanwhile.
     """
     running_lock, lock_request = case.running_lock, case.lock_request
     if not lock_request.dedupe_key:
@@ -703,7 +703,7 @@ def _ignore(case: Case) -> NoReturn:
         # It comes from another beat than the message that ran, which took its own lock over. Or it
         # is used up, and a copy that had failed to take it over gave it back late on a node.
         lock_request.client.cancel(lock_request.envelope.reservation)
-    raise Ignore("this message's task has finished already")
+    raise Yielded("this message's task has finished already")
 
 
 def _drop_as_superseded(case: Case) -> NoReturn:
@@ -729,7 +729,7 @@ def _drop_as_superseded(case: Case) -> NoReturn:
             tick=tick,
             newest=case.newest_token,
         )
-    raise Ignore("a newer leader handles this tick")
+    raise Yielded("a newer leader handles this tick")
 
 
 def _run_unlocked(case: Case) -> bool:

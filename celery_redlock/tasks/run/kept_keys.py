@@ -92,14 +92,14 @@ def cancel_kept(task: TaskLike, request: RequestLike, raised: Raised) -> None:
         raised: the exception with which it has ended, if any.
     """
     unused = Unused(state=State.WAITING, raised=raised, acks_late=bool(task.acks_late))
-    if keeps_reservation(unused):
+    if raised is Raised.IGNORE or keeps_reservation(unused):
         return
     own = Envelope.read(request.headers).reservation
     owner = None if own is None else parse_owner(own.owner)
     # A call of the replaced task itself takes the keys over, as it does with any reservation.
     if owner is not None and not owner.runs(task.name):
         cancel_reservation(task.app, (request.headers or {})[HEADER])
-    if raised in (Raised.EXCEPTION, Raised.REJECT):
+    if raised in (Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE):
         cancel_for_steps(task.app, request)
 
 

@@ -32,6 +32,7 @@ _STATES = {
     Raised.NOTHING: CeleryState.SUCCESS,
     Raised.RETRY: CeleryState.RETRY,
     Raised.IGNORE: CeleryState.IGNORED,
+    Raised.YIELDED: CeleryState.IGNORED,
     Raised.REJECT: CeleryState.REJECTED,
     Raised.REJECT_TO_QUEUE: CeleryState.REJECTED,
     Raised.EXCEPTION: CeleryState.FAILURE,
@@ -69,6 +70,7 @@ def ended_of(
         rejection=raised_by(rejected) if isinstance(rejected, Reject) else Raised.NOTHING,
         process_ends=raised_by(unwinding) is Raised.PROCESS_END,
         retry_is_out=getattr(result, "sig", None) is not None,
+        acks_late=bool(lock_request.task.acks_late),
         failure_is_final=failure_is_final(lock_request.task),
         eager=bool(lock_request.request.is_eager),
     )

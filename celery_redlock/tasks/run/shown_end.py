@@ -50,6 +50,10 @@ class Withdrawn(Ignore):  # type: ignore[misc]  # Celery is untyped
     event = "task-revoked", {"terminated": False, "signum": None, "expired": False}
 
 
+class Yielded(Ignore):  # type: ignore[misc]  # Celery is untyped
+    """Ends the run of a delivery whose lock or outcome is another delivery's."""
+
+
 def store_wait(task: TaskLike, request: RequestLike, error: Exception, *, ignored: bool) -> None:
     """
     Store the state RETRY, with the error as its result. A failure of the backend is only logged.

@@ -81,9 +81,12 @@ def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str) -> None:
     assert value(bench) is None
 
 
+@pytest.mark.parametrize("requeue", [False, True])
 @pytest.mark.parametrize("rejecting", ["one", "two", "three"])
-def test_a_step_that_goes_to_the_dead_letters_frees_the_key(bench: Bench, rejecting: str) -> None:
-    chained(bench, 3, {rejecting: raising(Reject("no", requeue=False))})
+def test_a_step_whose_message_is_acknowledged_when_it_is_rejected_frees_the_key(
+    bench: Bench, rejecting: str, requeue: bool
+) -> None:
+    chained(bench, 3, {rejecting: raising(Reject("no", requeue=requeue))})
     run_all(bench)
     assert value(bench) is None
 
@@ -93,7 +96,9 @@ def test_a_step_that_goes_to_the_dead_letters_frees_the_key(bench: Bench, reject
 def test_a_step_that_goes_back_to_its_queue_or_ends_with_ignore_keeps_the_key(
     bench: Bench, ending: str, error: Exception
 ) -> None:
-    chained(bench, 2, {ending: raising(error)})
+    _, *steps = chained(bench, 2, {ending: raising(error)})
+    for step in steps:
+        step.acks_late = True
     run_all(bench)
     assert role(bench) is Role.QUEUED
 

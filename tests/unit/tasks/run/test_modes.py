@@ -12,7 +12,18 @@ from celery_redlock import RedlockTask, current_lease
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
-from tests.support.unique import KEY, QUEUE, WINDOW, declare, free, left, mark, role, value
+from tests.support.unique import (
+    KEY,
+    QUEUE,
+    WINDOW,
+    declare,
+    free,
+    left,
+    mark,
+    owned_by,
+    role,
+    value,
+)
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import before_next, raising, redelivered, sent_without
 
@@ -105,12 +116,40 @@ def test_a_message_that_goes_back_to_the_broker_gets_its_lock_back(bench: Bench,
         return "ran"
 
     tokens: list[int] = []
-    request = bench.send(declare(bench, body, lock_mode=mode))
+    request = bench.send(declare(bench, body, lock_mode=mode, acks_late=True))
     bench.run(request)
     assert value(bench) == Envelope.read(request).reservation.owner
     assert value(bench, mark(bench, request)) is None
     assert bench.run(redelivered(request)).value == "ran"
     assert tokens[0] < tokens[1]
+
+
+@pytest.mark.parametrize("mode", ["until_executed", "until_expired"])
+def test_a_message_that_is_acknowledged_when_it_is_rejected_leaves_nothing(
+    bench: Bench, mode: str
+) -> None:
+    request = bench.send(declare(bench, raising(Reject("later", requeue=True)), lock_mode=mode))
+    bench.run(request)
+    assert (value(bench), value(bench, mark(bench, request))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("raised", "freed"),
+    [
+        (Ignore(), True),
+        (Reject("no", requeue=False), True),
+        (Reject("later", requeue=True), False),
+    ],
+    ids=["ignore", "reject", "reject to the queue"],
+)
+def test_a_conflict_function_that_ends_the_task_frees_its_lock_unless_its_message_comes_again(
+    bench: Bench, raised: Exception, freed: bool
+) -> None:
+    options = {"lock_mode": "until_and_while_executing", "lock_on_conflict": raising(raised)}
+    request = bench.send(declare(bench, acks_late=True, **options))
+    owned_by(bench, "other")
+    bench.run(request)
+    assert role(bench, QUEUE) is (None if freed else Role.QUEUED)
 
 
 def test_a_message_without_a_lock_that_goes_back_leaves_nothing(bench: Bench) -> None:
@@ -177,12 +216,17 @@ def test_arguments_that_make_no_key_fail_the_task_and_free_its_lock(bench: Bench
 
 
 @pytest.mark.parametrize(
-    ("raised", "freed"),
-    [(ValueError("no"), True), (Ignore(), True), (Reject("later", requeue=True), False)],
-    ids=["exception", "ignore", "reject"],
+    ("raised", "acks_late", "freed"),
+    [
+        (ValueError("no"), True, True),
+        (Ignore(), True, True),
+        (Reject("later", requeue=True), True, False),
+        (Reject("later", requeue=True), False, True),
+    ],
+    ids=["exception", "ignore", "reject", "reject an acknowledged message"],
 )
 def test_a_task_that_ends_before_its_body_frees_the_lock_unless_its_message_comes_again(
-    bench: Bench, raised: Exception, freed: bool
+    bench: Bench, raised: Exception, acks_late: bool, freed: bool
 ) -> None:
     class Picky(RedlockTask):
         abstract = True
@@ -190,7 +234,7 @@ def test_a_task_that_ends_before_its_body_frees_the_lock_unless_its_message_come
         def before_start(self, *_: Any) -> None:
             raise raised
 
-    request = bench.send(declare(bench, base=Picky))
+    request = bench.send(declare(bench, base=Picky, acks_late=acks_late))
     bench.run(request)
     if freed:
         wait_until(lambda: value(bench) is None, message="the lock stayed")

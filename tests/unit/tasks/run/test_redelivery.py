@@ -15,7 +15,7 @@ from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
-from tests.support.unique import KEY, declare, free, mark, role, value
+from tests.support.unique import KEY, declare, free, mark, owned_by, role, value
 from tests.unit.tasks.jobs import before_next, break_broker, counting, raising, retry_once
 
 
@@ -142,6 +142,15 @@ def test_the_twin_of_a_message_that_was_killed_waits_for_its_lock_to_end(bench: 
     assert waits_for_its_key.state == "RETRY"
     assert "lock 'k' is held by" in str(waits_for_its_key.value)
     assert bench.run(bench.receive()).value == "ran"
+
+
+def test_a_twin_that_comes_while_another_one_ends_keeps_the_lock_that_it_brings(
+    bench: Bench,
+) -> None:
+    request = bench.send(declare(bench))
+    owned_by(bench, request["id"], Role.QUEUED, mark(bench, request))
+    assert bench.run(request).state == "IGNORED"
+    assert value(bench) == Envelope.read(request).reservation.owner
 
 
 def test_a_retry_is_no_twin_of_the_run_before_it(bench: Bench, mode: str) -> None:

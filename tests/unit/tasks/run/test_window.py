@@ -130,7 +130,8 @@ def test_a_retry_that_overtakes_its_lock_goes_on_with_the_window(
 def test_a_message_that_goes_back_to_the_broker_leaves_its_lock_for_the_rest_of_its_window(
     bench: Bench, skew: float
 ) -> None:
-    request = bench.send(windowed(bench, raising(Reject("later", requeue=True))))
+    body = raising(Reject("later", requeue=True))
+    request = bench.send(windowed(bench, body, acks_late=True))
     wait_in_queue(bench, 120.0)
     with clock_off_by(skew, bench):
         bench.run(request)
