@@ -339,6 +339,15 @@ HAND_OVER = (
         ),
     ),
     fault(
+        "steps keep the keys although a function may replace their last one",
+        tested("test_a_key_with_a_window_or_that_a_newer_call_may_get_is_free_while_the_steps_run"),
+        (
+            "tasks/run/kept_keys.py::keep_for_steps",
+            'on_duplicate not in ("existing", "raise")',
+            'on_duplicate == "replace"',
+        ),
+    ),
+    fault(
         "a last step brings keys that its own lock makes it give up",
         tested("test_a_last_step_with_a_lock_or_a_marker_of_its_own_finds_the_key_free"),
         (

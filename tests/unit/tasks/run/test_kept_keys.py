@@ -271,9 +271,15 @@ def test_a_key_that_no_step_releases_ends_with_lock_queue_ttl(bench: Bench) -> N
 
 
 @pytest.mark.parametrize(
-    "options", [{"lock_mode": "until_expired"}, {"lock_on_duplicate": "replace"}]
+    "options",
+    [
+        {"lock_mode": "until_expired"},
+        {"lock_on_duplicate": "replace"},
+        {"lock_on_duplicate": lambda task, error: "replace"},
+    ],
+    ids=["window", "replace", "function"],
 )
-def test_a_key_with_a_window_or_for_the_newest_call_is_free_while_the_steps_run(
+def test_a_key_with_a_window_or_that_a_newer_call_may_get_is_free_while_the_steps_run(
     bench: Bench, options: dict[str, Any]
 ) -> None:
     chained(bench, 2, **options)
