@@ -339,6 +339,35 @@ HAND_OVER = (
         ),
     ),
     fault(
+        "duplicates look for another marker than that of the last step",
+        tested(
+            "test_a_duplicate_that_had_to_be_sent_does_not_run_after_a_last_step_of_the_same_task"
+        ),
+        (
+            "tasks/run/kept_keys.py::keep_for_steps",
+            "nesting=(request.replaced_task_nesting or 0) + 1",
+            "nesting=0",
+        ),
+    ),
+    fault(
+        "a task whose steps have run counts as revoked",
+        tested("test_a_duplicate_that_had_to_be_sent_runs_only_if_the_steps_were_rejected"),
+        (
+            "tasks/run/kept_keys.py::cancel_kept",
+            "Role.FINISHED if has_run else Role.REVOKED",
+            "Role.REVOKED",
+        ),
+    ),
+    fault(
+        "a task whose steps were rejected counts as done",
+        tested("test_a_duplicate_that_had_to_be_sent_runs_only_if_the_steps_were_rejected"),
+        (
+            "tasks/run/kept_keys.py::cancel_kept",
+            "Role.FINISHED if has_run else Role.REVOKED",
+            "Role.FINISHED",
+        ),
+    ),
+    fault(
         "steps keep the keys although a function may replace their last one",
         tested("test_a_key_with_a_window_or_that_a_newer_call_may_get_is_free_while_the_steps_run"),
         (

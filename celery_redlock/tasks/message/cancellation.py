@@ -24,8 +24,15 @@ logger = event_logger(__name__)
 SHORTEST = 1.0
 
 
-def cancel_reservation(app: AppLike | None, header: Any) -> None:
-    """Cancel the reservation in a message's header, if no body has taken it over. Never raises."""
+def cancel_reservation(app: AppLike | None, header: Any, role: Role = Role.REVOKED) -> None:
+    """
+    Cancel the reservation in a message's header, if no body has taken it over. Never raises.
+
+    Args:
+        app: the app of its task.
+        header: its header `redlock`.
+        role: of its marker, by which duplicates know whether its work is done.
+    """
     if app is None or not isinstance(header, Mapping):
         return
     envelope = Envelope.read({HEADER: header})
@@ -36,7 +43,7 @@ def cancel_reservation(app: AppLike | None, header: Any) -> None:
         client = client_for(app)
         try:
             if envelope.handovers:
-                _mark_as_dropped(client, reservation)
+                _mark_as_dropped(client, reservation, role)
         finally:
             # Cancelled even without the marker, which only the task before this message needs.
             client.cancel(reservation)
@@ -76,9 +83,9 @@ def forget_waiter(app: AppLike | None, header: Any, request: Any) -> None:
         )
 
 
-def _mark_as_dropped(client: Client, reservation: Reservation) -> None:
+def _mark_as_dropped(client: Client, reservation: Reservation, role: Role) -> None:
     """Keep the task before this message, which may still run, from handing over its lock."""
     owner = parse_owner(reservation.owner)
     if owner is not None:
         life = max(SHORTEST, reservation.left_ms(client.transport.wall_us()) / 1000)
-        withdraw(client, owner, Role.REVOKED, by=owner.task_id, marker_ttl=life)
+        withdraw(client, owner, role, by=owner.task_id, marker_ttl=life)

@@ -29,6 +29,7 @@ def withdraw(
         client: the app's client.
         holder: the message's owner value.
         role: `Role.REPLACED` or `Role.REVOKED`; with `Role.QUEUED` the worker requeues the message.
+            `Role.FINISHED` if other messages have done its work.
         by: id of the replacing task, or of the message's own.
         marker_ttl: TTL of the marker in seconds; a message that arrives later runs.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from celery.canvas import Signature, maybe_signature
@@ -21,7 +22,7 @@ from celery_redlock.tasks.config.client import lock_keys
 from celery_redlock.tasks.message.cancellation import cancel_reservation
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.expiry import reservation_end
-from celery_redlock.tasks.message.node_keys import marker_of, message_dedupe_key
+from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of
 from celery_redlock.tasks.message.owner_label import label_for, parse_owner
 from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.rules.facts import Raised, Role
@@ -54,8 +55,17 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
     ):
         return None
     client, now = lock_request.client, time.time()
-    dedupe_key = message_dedupe_key(
-        client, task_id=request.id, name=task.name, retries=0, nesting=0, nonce=fresh_nonce()
+    envelope = Envelope(
+        nonce=fresh_nonce(),
+        handovers=lock_request.envelope.handovers + 1,
+        tick=lock_request.tick,
+    )
+    dedupe_key = dedupe_key_for(
+        client,
+        envelope,
+        task_id=request.id,
+        name=last.task,
+        nesting=(request.replaced_task_nesting or 0) + 1,
     )
     label = label_for(
         Role.QUEUED,
@@ -65,16 +75,12 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
         marker=marker_of(dedupe_key),
         task=task.name,
     )
-    envelope = Envelope(
-        nonce=fresh_nonce(),
-        reservation=Reservation(
-            node_keys=holding_of(lease).names_of(keys),
-            owner=client.new_owner_value(label),
-            expires_at=reservation_end(task, lock_request.options, {}, now, continuation=True),
-        ),
-        handovers=lock_request.envelope.handovers + 1,
-        tick=lock_request.tick,
+    reservation = Reservation(
+        node_keys=holding_of(lease).names_of(keys),
+        owner=client.new_owner_value(label),
+        expires_at=reservation_end(task, lock_request.options, {}, now, continuation=True),
     )
+    envelope = replace(envelope, reservation=reservation)
     last.set(headers={**(last.options.get("headers") or {}), HEADER: envelope.write()})
     return Handover(envelope=envelope, running_lock=running_lock)
 
@@ -94,20 +100,22 @@ def cancel_kept(task: TaskLike, request: RequestLike, raised: Raised) -> None:
     unused = Unused(state=State.WAITING, raised=raised, acks_late=bool(task.acks_late))
     if raised is Raised.IGNORE or keeps_reservation(unused):
         return
+    has_run = raised in (Raised.NOTHING, Raised.EXCEPTION)
+    role = Role.FINISHED if has_run else Role.REVOKED
     own = Envelope.read(request.headers).reservation
     owner = None if own is None else parse_owner(own.owner)
     # A call of the replaced task itself takes the keys over, as it does with any reservation.
     if owner is not None and not owner.runs(task.name):
-        cancel_reservation(task.app, (request.headers or {})[HEADER])
+        cancel_reservation(task.app, (request.headers or {})[HEADER], role)
     if raised in (Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE):
-        cancel_for_steps(task.app, request)
+        cancel_for_steps(task.app, request, role)
 
 
-def cancel_for_steps(app: AppLike | None, request: RequestLike) -> None:
+def cancel_for_steps(app: AppLike | None, request: RequestLike, role: Role = Role.REVOKED) -> None:
     """Cancel the reservations of the steps after a request, which Celery will not send."""
     for each in (*(request.chain or ()), *filter(None, [request.chord])):
         for step in _steps(maybe_signature(each)):
-            cancel_reservation(app, (step.options.get("headers") or {}).get(HEADER))
+            cancel_reservation(app, (step.options.get("headers") or {}).get(HEADER), role)
 
 
 def _steps(node: Any) -> Iterator[Any]:

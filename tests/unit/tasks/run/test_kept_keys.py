@@ -81,6 +81,40 @@ def test_a_step_that_fails_frees_the_key(bench: Bench, failing: str) -> None:
     assert value(bench) is None
 
 
+@pytest.mark.parametrize(
+    ("ending", "error", "runs"),
+    [
+        ("two", None, False),
+        ("one", ValueError("no"), False),
+        ("two", ValueError("no"), False),
+        ("two", Reject("no", requeue=False), True),
+    ],
+)
+def test_a_duplicate_that_had_to_be_sent_runs_only_if_the_steps_were_rejected(
+    bench: Bench, ending: str, error: Exception | None, runs: bool
+) -> None:
+    task, *_ = chained(bench, 2, {ending: raising(error)} if error else {})
+    task.apply_async((1,), task_id="another")
+    first, duplicate = bench.receive(), bench.receive()
+    bench.run(first)
+    run_all(bench)
+    assert (bench.run(duplicate).value == 1) is runs
+
+
+@pytest.mark.parametrize("make", [chain, lambda tasks: chord(tasks[:1], tasks[1])])
+def test_a_duplicate_that_had_to_be_sent_does_not_run_after_a_last_step_of_the_same_task(
+    bench: Bench, make: Any
+) -> None:
+    one = plain(bench, "one")
+    task = replaced_by(bench, lambda self: make([one.si(), self.si(1)]))
+    bench.run(bench.send(task))
+    task.apply_async((1,), task_id="another")
+    first, duplicate = bench.receive(), bench.receive()
+    bench.run(first)
+    assert bench.run(bench.receive()).value == 1
+    assert bench.run(duplicate).value != 1
+
+
 @pytest.mark.parametrize("requeue", [False, True])
 @pytest.mark.parametrize("rejecting", ["one", "two", "three"])
 def test_a_step_whose_message_is_acknowledged_when_it_is_rejected_frees_the_key(
