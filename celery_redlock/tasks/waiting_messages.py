@@ -137,7 +137,10 @@ class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is unty
     def _received(self, sender: Any = None, request: Any = None, **_: Any) -> None:
         if request is not None and request.eta:
             envelope = Envelope.read(request.request_dict)
-            if envelope.waits_for:
+            history, retries = envelope.wait_history, request.request_dict.get("retries") or 0
+            # A retry that is sent before its body, or by Celery for a lost worker, has the header
+            # of the run before it, and an ETA of its own.
+            if envelope.waits_for and history is not None and history.retries == retries:
                 self._followed(sender).add(request, envelope)
 
     def _followed(self, parent: Any) -> WaitingMessages:

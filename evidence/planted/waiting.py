@@ -338,6 +338,15 @@ WAITING = (
         ),
     ),
     fault(
+        "a retry with the header of the run before it is woken before its ETA",
+        tested("test_a_retry_with_the_header_of_the_run_before_it_is_not_woken"),
+        (
+            "tasks/waiting_messages.py::WakeStep._received",
+            "history is not None and history.retries == retries",
+            "history is not None",
+        ),
+    ),
+    fault(
         "messages start in a circle while nodes answer and take no lock",
         tested("test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock"),
         (

@@ -22,8 +22,14 @@ from celery_redlock.protocol.keys import QUORUM, in_header, pause_of, wake_chann
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.tasks import waiting_messages
 from celery_redlock.tasks.busy_worker import BusyWorker
-from celery_redlock.tasks.message.envelope import Envelope, WaitHistory
-from celery_redlock.tasks.waiting_messages import AT_ETA, LOOKS_EVERY, SETTLING, WaitingMessages
+from celery_redlock.tasks.message.envelope import HEADER, Envelope, WaitHistory
+from celery_redlock.tasks.waiting_messages import (
+    AT_ETA,
+    LOOKS_EVERY,
+    SETTLING,
+    WaitingMessages,
+    WakeStep,
+)
 from celery_redlock.transport import Listener
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
@@ -257,6 +263,20 @@ def test_messages_whose_time_has_come_are_forgotten(worker: Worker) -> None:
     settle(worker, "over")
     worker.waiting.prune()
     assert list(worker.waiting._held) == ["a"]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_retry_with_the_header_of_the_run_before_it_is_not_woken(
+    worker: Worker, retries: int
+) -> None:
+    history = WaitHistory(first_seen=1.0, requeues=1, retries=0)
+    header = Envelope(wait_history=history, waits_for=(KEY,)).write()
+    request = request_of(worker.app, "a", 60.0)
+    request.request_dict.update({HEADER: header, "retries": retries})
+    step = WakeStep(None)
+    step._waiting = worker.waiting
+    step._received(worker, request)
+    assert worker.waiting.is_listening is (retries == 0)
 
 
 def test_a_worker_listens_while_it_keeps_messages(worker: Worker) -> None:
