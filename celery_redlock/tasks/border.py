@@ -70,6 +70,7 @@ class RequestLike(Protocol):
     hostname: str
     is_eager: bool
     parent_id: str | None
+    properties: Mapping[str, Any] | None
     replaced_task_nesting: int
     retries: int
     stamps: Any

@@ -347,6 +347,34 @@ WAITING = (
         ),
     ),
     fault(
+        "a requeued message gets the serializer of its task",
+        tested("test_a_requeued_message_keeps_its_serializer_and_its_compression"),
+        (
+            "tasks/message/envelope.py::send_again",
+            '"serializer": registry.type_to_name.get('
+            '(request.properties or {}).get("content_type")),',
+            "",
+        ),
+    ),
+    fault(
+        "the pool process does not learn how a message was encoded",
+        tested("test_the_request_of_a_message_names_its_content_type_to_the_pool_process"),
+        (
+            "tasks/publish/cleanup.py::_note",
+            'request.request_dict["properties"] = encoded',
+            "pass",
+        ),
+    ),
+    fault(
+        "a message that cannot be encoded again circles without delay",
+        tested("test_a_message_that_cannot_be_encoded_again_fails_and_does_not_circle"),
+        (
+            "tasks/run/requeue.py::_not_published",
+            "if task.acks_late and not isinstance(failure, EncodeError):",
+            "if task.acks_late:",
+        ),
+    ),
+    fault(
         "messages start in a circle while nodes answer and take no lock",
         tested("test_messages_that_wait_for_a_quorum_do_not_start_while_nodes_take_no_lock"),
         (

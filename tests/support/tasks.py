@@ -108,7 +108,7 @@ class Bench:
             "kwargs": kwargs,
             "hostname": "worker@bench",
             "is_eager": False,
-            "properties": message.properties,
+            "properties": {**message.properties, "content_type": message.content_type},
             "delivery_info": {
                 "exchange": info.get("exchange"),
                 "routing_key": info.get("routing_key"),

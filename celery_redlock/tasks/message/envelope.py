@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from kombu.serialization import registry
+
 from celery_redlock.core import Reservation
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import can_hold_lock
@@ -210,6 +212,8 @@ def send_again(
     """
     Send the same message again, with this envelope, and without an ETA unless one is given.
 
+    Its arguments are encoded as they were, which the serializer of its task may not be able to.
+
     Args:
         task: the message's task.
         request: the message's context.
@@ -219,6 +223,11 @@ def send_again(
         how: options of `apply_async` for this one call.
     """
     headers = {**(request.as_execution_options()["headers"] or {}), HEADER: envelope.write()}
+    encoding = {
+        "serializer": registry.type_to_name.get((request.properties or {}).get("content_type")),
+        "compression": getattr(request, "compression", None),
+    }
+    how = {**{name: value for name, value in encoding.items() if value}, **how}
     ignored = ignores_result(task, request)
     again = task.signature_from_request(
         request, queue=queue, headers=headers, ignore_result=ignored, countdown=countdown

@@ -101,6 +101,11 @@ def _note(sender: Any = None, request: Any = None, **_: Any) -> None:
     """
     _received.add(request)
     _free_if_revoked(request)
+    if getattr(request.task, "redlock_plan", None) is not None:
+        # Celery gives it to the pool process only to decode the arguments; see `send_again`.
+        properties = request.request_dict.get("properties") or {}
+        encoded = {**properties, "content_type": request.content_type}
+        request.request_dict["properties"] = encoded
 
 
 def _free_if_revoked(request: Any) -> None:

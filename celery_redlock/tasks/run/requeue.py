@@ -16,6 +16,7 @@ from functools import partial
 from typing import NoReturn
 
 from celery.exceptions import Reject
+from kombu.exceptions import EncodeError
 
 from celery_redlock._log import event_logger
 from celery_redlock.core.failures import Refusal
@@ -252,7 +253,12 @@ def _not_published(
     lock_request: LockRequest, error: LockNotAcquired, failure: Exception
 ) -> NoReturn:
     task, request = lock_request.task, lock_request.request
-    if task.acks_late:
+    reason, advice = (
+        ("its arguments cannot be encoded", "Set the task's serializer to one that encodes them.")
+        if isinstance(failure, EncodeError)
+        else ("its message is already acknowledged", "With acks_late=True it would come again.")
+    )
+    if task.acks_late and not isinstance(failure, EncodeError):
         logger.error(
             "requeue-failed-returned",
             "Task %(task)s[%(task_id)s] could not be requeued (%(failure)r); its message is "
@@ -268,16 +274,17 @@ def _not_published(
         raise Reject(failure, requeue=True) from failure
     logger.error(
         "requeue-failed-ended",
-        "Task %(task)s[%(task_id)s] could not be requeued (%(failure)r) and its message is "
-        "already acknowledged, so it fails. %(error)s",
+        "Task %(task)s[%(task_id)s] could not be requeued (%(failure)r) and %(reason)s, so it "
+        "fails. %(error)s",
         task=task.name,
         task_id=request.id,
         failure=failure,
+        reason=reason,
         error=error,
     )
     raise LockNotAcquired(
         f"Task {task.name}[{request.id}] did not get its lock ({error}) and could not be requeued: "
-        f"{failure!r}. With acks_late=True the broker would deliver it again."
+        f"{failure!r}. {advice}"
     ) from failure
 
 

@@ -61,6 +61,11 @@ def received(bench: Bench, **options: Any) -> Request:
     return receive(called(bench, **options))
 
 
+def test_the_request_of_a_message_names_its_content_type_to_the_pool_process(bench: Bench) -> None:
+    request = received(bench)
+    assert request.request_dict["properties"]["content_type"] == "application/json"
+
+
 def wait_free(bench: Bench) -> None:
     wait_until(lambda: not bench.is_held("k"), message="the lock is still taken")
 

@@ -175,6 +175,27 @@ def test_a_failed_requeue_is_a_failure_under_early_acknowledgement(bench: Bench)
     assert "could not be requeued: OperationalError('broker down')" in str(outcome.value)
 
 
+def test_a_requeued_message_keeps_its_serializer_and_its_compression(bench: Bench) -> None:
+    occupy(bench)
+    request = bench.send(job(bench), compression="zlib")
+    request["properties"]["content_type"] = "application/x-python-serialize"
+    bench.run({**request, "args": [object()]})
+    again = bench.take()
+    assert again.content_type == "application/x-python-serialize"
+    assert again.headers["compression"] == request["compression"]
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_a_message_that_cannot_be_encoded_again_fails_and_does_not_circle(
+    bench: Bench, acks_late: bool
+) -> None:
+    occupy(bench)
+    request = bench.send(job(bench, acks_late=acks_late), 1)
+    outcome = bench.run({**request, "args": [object()]})
+    assert type(outcome.value) is LockNotAcquired
+    assert "Set the task's serializer" in str(outcome.value)
+
+
 @pytest.mark.usefixtures("quick_pauses")
 def test_under_apply_a_task_waits_in_place(bench: Bench) -> None:
     holder = bench.elsewhere.acquire("k", ttl=5)
