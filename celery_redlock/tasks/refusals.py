@@ -4,7 +4,8 @@ Refusals of calls and declarations that would run a task's body without its lock
 Celery runs `map`, `starmap` and `chunks` as tasks of its own, which call the task as a function for
 each item: an item has no request in which it could acquire its lock or be requeued. A coroutine
 function returns before its body has run, so the lock would be released at once. A class with a
-`Strategy` of its own, such as that of celery-batches, calls bodies as functions as well.
+`Strategy` of its own, such as that of celery-batches, calls bodies as functions as well. Of a
+`link_error` task that Celery calls as a function, the worker only warns.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 from celery import Task, current_task
+from celery.app.task import Context
 
+from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.border import TaskLike
+
+logger = event_logger(__name__)
 
 #: Celery's tasks that call another one for each item; `chunks` sends the second.
 MAPPING = {"celery.map": "map", "celery.starmap": "starmap or chunks"}
@@ -78,6 +83,27 @@ def refuse_mapped(task: TaskLike) -> None:
     caller = current_task.name if current_task else None
     if caller in MAPPING:
         refuse_items(task, MAPPING[caller])
+
+
+def warn_of_errback(task: TaskLike, args: tuple[Any, ...]) -> None:
+    """
+    Log that Celery calls a task that locks as a function, as the `link_error` of a failed one.
+
+    A refusal would keep it from running at all, and in some versions of Celery the failed task from
+    being stored as failed.
+    """
+    plan = task.redlock_plan
+    if plan is None or plan.keys is None or not args or not isinstance(args[0], Context):
+        return
+    logger.warning(
+        "errback-runs-without-lock",
+        "Task %(task)s is the link_error of %(failed)s[%(failed_id)s] and runs without its lock: "
+        "it takes more than one argument, so Celery calls it as a function in the process of the "
+        "failed task. Let it take only the id of that task; Celery then sends it as a message.",
+        task=task.name,
+        failed=args[0].get("task"),
+        failed_id=args[0].id,
+    )
 
 
 def refuse_coroutine(task: TaskLike) -> None:

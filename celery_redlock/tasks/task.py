@@ -27,6 +27,7 @@ from celery_redlock.tasks.refusals import (
     refuse_mapped,
     refuse_options,
     refuse_unawaited,
+    warn_of_errback,
 )
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Move
@@ -61,7 +62,8 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
     (`task_cls`) as a base, so it keeps Django's `delay_on_commit` and Flask's application context.
 
     A worker acquires the lock once per request; `apply()` does the same. A plain call `task(...)`
-    does not lock. `map`, `starmap` and `chunks` are refused (see `map`), and so are coroutine
+    does not lock. Celery makes such a call of a `link_error` task that takes more than the id of
+    the failed one. `map`, `starmap` and `chunks` are refused (see `map`), and so are coroutine
     functions (`async def`), which Celery does not await, and task classes with their own
     `Strategy`, such as that of celery-batches.
 
@@ -392,6 +394,7 @@ def _locking_call(cls: Any) -> Callable[..., Any]:
         plan = self.redlock_plan
         if plan is None or not _is_first_call(request):
             refuse_mapped(self)
+            warn_of_errback(self, args)
             return (inner or Task.__call__)(self, *args, **kwargs)
         state_of(request).entered = True
         request.fencing_token = request.tick = None

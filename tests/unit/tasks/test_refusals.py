@@ -13,7 +13,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.patterns import lock_matching_tasks
 from tests.support.tasks import Bench, Outcome
-from tests.unit.tasks.jobs import job
+from tests.unit.tasks.jobs import job, raising
 
 #: The refusal of a call shows the group that calls the task with the same arguments.
 REFUSED = {
@@ -78,6 +78,21 @@ def test_a_worker_refuses_a_message_with_items_however_it_was_sent(
     assert isinstance(outcome.value, ConfigurationError)
     assert "Send one message per item" in str(outcome.value)
     assert bodies == []
+
+
+@pytest.mark.parametrize(
+    ("errback", "warns"),
+    [(lambda request, exc, traceback: None, True), (lambda task_id: None, False)],
+    ids=["called", "sent"],
+)
+def test_a_worker_warns_of_an_errback_that_celery_calls_without_its_lock(
+    bench: Bench, errback: Any, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fails = bench.task(raising(ValueError("no")), name="fails", base=Task)
+    cleanup = bench.task(errback, name="cleanup", lock_key="c")
+    bench.call(fails, link_error=cleanup.s())
+    assert ("cleanup is the link_error of fails[" in caplog.text) is warns
+    assert bench.queue_length == (0 if warns else 1)
 
 
 def test_a_group_has_a_lock_for_each_item(bench: Bench) -> None:
