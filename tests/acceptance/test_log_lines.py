@@ -36,7 +36,8 @@ def test_a_contended_requeue_is_one_line_with_key_holder_and_delay(
     between = [line for line in ours if "received" not in line and "succeeded" not in line]
     assert between
     wanted = (
-        rf"Task queue_up\[{second.id}\] is requeued until its lock is free, for up to [\d.]+ s, .* \(requeue \d+\): "
+        rf"Task queue_up\[{second.id}\] is requeued until its lock is free, for up to [\d.]+ s, "
+        r".* \(requeue \d+\): "
         rf"lock '{key}' is held by 'running {first.id} \S+ \d+'$"
     )
     assert all(re.search(wanted, line) for line in between)
