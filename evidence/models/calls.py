@@ -113,7 +113,8 @@ CALLS = (
         revokes=1,
         losses=1,
         twice=1,
-        expects={"dropped", "sent as a duplicate", "SKIP", "revoked", "is lost", "IGNORE"},
+        expects={"dropped", "sent as a duplicate", "SKIP", "revoked", "is lost", "IGNORE"}
+        | {"waits for the sending", "cannot be sent"},
     ),
     *_in_each(
         "tied",
