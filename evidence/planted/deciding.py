@@ -47,6 +47,33 @@ _AT_PUBLISH = (
         ),
     ),
     fault(
+        "a step after a replaced one is no duplicate",
+        tested("test_a_step_after_one_that_replaced_itself_is_a_duplicate_as_any_other"),
+        (
+            "tasks/run/ended_tasks.py::may_replace",
+            "return task_id in (request.id, request.parent_id, request.root_id)",
+            "return True",
+        ),
+    ),
+    fault(
+        "a worker runs a duplicate that follows a replaced step",
+        tested("test_a_step_after_one_that_replaced_itself_is_a_duplicate_as_any_other"),
+        (
+            "tasks/run/lock_request.py::LockRequest.is_continuation",
+            "return is_continuation(self.request) and self.envelope.duplicate_of is None",
+            "return is_continuation(self.request)",
+        ),
+    ),
+    fault(
+        "the last step that replaces a task counts as a call of its own",
+        tested("test_the_last_step_that_replaces_a_task_continues_it"),
+        (
+            "tasks/run/ended_tasks.py::may_replace",
+            "return task_id in (request.id, request.parent_id, request.root_id)",
+            "return task_id == request.id",
+        ),
+    ),
+    fault(
         "a call is dropped for one that is not sent yet",
         modelled("calls-until_executed-plain"),
         (

@@ -11,11 +11,10 @@ from typing import Any, Self
 from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
+from celery_redlock.tasks.run.ended_tasks import may_replace
 
 #: With one of these options, Celery waits for the message's id or runs something after it.
 DEPENDENT_OPTIONS = ("chord", "chain", "group_id", "link", "link_error")
-#: A call with one of these options continues a run that has begun.
-CONTINUES = ("retries", "replaced_task_nesting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,9 @@ class Call:
     @property
     def continues(self) -> bool:
         """Whether it continues a run that has begun: a retry, or a replacement."""
-        return any(self.options.get(option) for option in CONTINUES)
+        if self.options.get("retries"):
+            return True
+        return bool(self.options.get("replaced_task_nesting")) and may_replace(self.task_id)
 
     @property
     def has_dependents(self) -> bool:

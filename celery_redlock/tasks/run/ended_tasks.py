@@ -24,6 +24,21 @@ def sending_task() -> str | None:
     return None if task is None else task.request.id
 
 
+def may_replace(task_id: str) -> bool:
+    """
+    Return whether a message with this id may replace a task, or be the last step that does.
+
+    Celery counts the steps after a replaced one as its replacement, too, but they have other ids.
+    Limit: the last of several steps counts as such a step if the replaced task neither began the
+    chain nor sent the step before.
+    """
+    task = get_current_worker_task()
+    if task is None:
+        return True
+    request = task.request
+    return task_id in (request.id, request.parent_id, request.root_id)
+
+
 def known_ended_tasks() -> frozenset[str]:
     """
     Return the ids, as in owner values, of the tasks that are known here to have ended.

@@ -155,7 +155,8 @@ class LockRequest:
     @property
     def is_continuation(self) -> bool:
         """Whether it continues work that has begun: a retry, or a replacement."""
-        return is_continuation(self.request)
+        # Celery counts the steps after a replaced one as replacements, but its publisher does not.
+        return is_continuation(self.request) and self.envelope.duplicate_of is None
 
     @property
     def held_keys(self) -> tuple[Key, ...]:

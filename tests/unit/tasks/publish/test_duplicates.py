@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from celery import chain
 from kombu.exceptions import OperationalError
 
 from celery_redlock import is_duplicate
@@ -23,7 +24,7 @@ from tests.support.events import counters
 from tests.support.tasks import Bench, MovableTime
 from tests.support.unique import KEY, declare, holder, left, owned_by, value
 from tests.support.waiting import TIMEOUT, wait_until
-from tests.unit.tasks.jobs import before_next, raising, retry_once, sent_while_released
+from tests.unit.tasks.jobs import before_next, counting, raising, retry_once, sent_while_released
 
 
 def test_a_duplicate_is_not_sent_and_its_result_is_the_existing_tasks(bench: Bench) -> None:
@@ -115,6 +116,56 @@ def test_a_plain_signature_is_dropped_as_a_duplicate(bench: Bench) -> None:
     first = task.s().delay()
     assert task.si().apply_async().id == first.id
     assert bench.queue_length == 1
+
+
+@pytest.fixture
+def after_a_replacement(bench: Bench) -> Callable[[Any], Any]:
+    """Returns the message of a step of a chain whose first step has replaced itself."""
+    leaf = bench.task(lambda: 1, name="leaf", base=None)
+    first = bench.task(lambda self: self.replace(leaf.si()), name="first", base=None, bind=True)
+
+    def message_of(step: Any) -> Any:
+        chain(first.si(), step).apply_async()
+        for _ in range(2):
+            bench.run(bench.receive())
+        return bench.receive()
+
+    return message_of
+
+
+def test_a_step_after_one_that_replaced_itself_is_a_duplicate_as_any_other(
+    bench: Bench, after_a_replacement: Callable[[Any], Any]
+) -> None:
+    task, runs = counting(declare, bench)
+    existing = bench.send(task)
+    step = after_a_replacement(task.si())
+    assert Envelope.read(step).duplicate_of.task_id == existing["id"]
+    for message in (existing, step):
+        bench.run(message)
+    assert runs == [existing["id"]]
+
+
+def test_a_debounced_step_after_one_that_replaced_itself_has_an_eta(
+    bench: Bench, after_a_replacement: Callable[[Any], Any]
+) -> None:
+    task = bench.task(lambda: None, lock_key="k", lock_debounce=5)
+    assert after_a_replacement(task.si())["eta"] is not None
+
+
+def test_the_last_step_that_replaces_a_task_continues_it(bench: Bench) -> None:
+    one = bench.task(lambda: 1, name="one", base=None)
+
+    def body(self: Any) -> Any:
+        if not self.request.replaced_task_nesting:
+            return self.replace(chain(one.si(), self.s()))
+        return None
+
+    task = declare(bench, lambda self, *args: body(self))
+    bench.run(bench.send(task))
+    step = bench.receive()
+    owned_by(bench, "other", marker="0" * 32)
+    bench.run(step)
+    assert Envelope.read(bench.receive()).duplicate_of is None
 
 
 # A call that is sent where its sender can know that the first one has ended is no duplicate.
