@@ -140,11 +140,11 @@ DEBOUNCING = (
     ),
     fault(
         "workers discard a call together with an older one of its id",
-        tested("test_a_call_with_the_id_of_one_that_was_replaced_runs"),
+        tested("test_a_call_with_the_id_of_one_that_was_replaced_is_not_discarded"),
         (
             "tasks/publish/unique_publish.py::UniquePublish._replace",
-            "if self.debounced is None:\n            revoke_in_workers",
-            "if True:\n            revoke_in_workers",
+            "emit(Event.REPLACED, self.task, holder.task_id, by=self.task_id)",
+            "self.task.app.control.revoke(holder.task_id)",
         ),
     ),
     fault(

@@ -38,7 +38,7 @@ from celery_redlock.tasks.message.node_keys import (
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
 from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.message.withdrawal import revoke_in_workers, withdraw
+from celery_redlock.tasks.message.withdrawal import withdraw
 from celery_redlock.tasks.publish.burst import DebouncedCall
 from celery_redlock.tasks.publish.call import Call
 from celery_redlock.tasks.publish.holder_ended import has_ended
@@ -364,7 +364,7 @@ class UniquePublish:
         raise duplicate from error
 
     def _replace(self, error: LockContended, holder: TaskOwner, *, awaited: bool) -> Any:
-        """Take the lock over from a queued message, send this one, and revoke the other."""
+        """Take the lock over from a queued message, send this one, and withdraw the other."""
         older = Reservation.of_holder(error, places_of(self.keys))
         try:
             newer, reserved, withdrawn = self._take_over(holder, older)
@@ -392,9 +392,7 @@ class UniquePublish:
             other_task_id=holder.task_id,
         )
         emit(Event.REPLACED, self.task, holder.task_id, by=self.task_id)
-        # A later call of the burst may have the older one's id, and workers would discard it, too.
-        if self.debounced is None:
-            revoke_in_workers(self.task.app, holder.task_id)
+        # Workers are sent no revocation: they would discard a later call with the id as well.
         return sent
 
     def _take_over(

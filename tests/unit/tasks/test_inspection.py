@@ -79,6 +79,16 @@ def test_a_message_that_waits_is_revoked_and_the_next_call_is_sent(
     assert (second.id != first.id, bench.queue_length) == (True, 2)
 
 
+def test_a_revocation_that_no_worker_gets_does_not_disturb_the_caller(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.app.control.revoke = raising(OSError("no broadcast"))
+    task = unique(bench)
+    first = task.delay()
+    assert task.revoke_queued().task_id == first.id
+    assert "could not be revoked: OSError" in caplog.text
+
+
 def test_a_revoked_message_ends_without_its_body_where_no_worker_heard_of_it(
     bench: Bench, mode: str, revoked: list[str]
 ) -> None:
