@@ -99,6 +99,7 @@ class TaskLike(Protocol):
     request_stack: Any
     send_events: bool
     soft_time_limit: float | None
+    store_eager_result: bool
     store_errors_even_if_ignored: bool
     time_limit: float | None
     typing: bool

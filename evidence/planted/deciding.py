@@ -47,6 +47,24 @@ _AT_PUBLISH = (
         ),
     ),
     fault(
+        "the sender of a duplicate waits forever for a result that is not stored",
+        tested("test_a_result_that_the_first_call_does_not_store_is_unreadable"),
+        (
+            "tasks/publish/unique_publish.py::UniquePublish._drop",
+            "self.call.ignores_result or holder.ignored",
+            "self.call.ignores_result",
+        ),
+    ),
+    fault(
+        "the result of a call under apply counts as stored",
+        tested("test_a_result_that_the_first_call_does_not_store_is_unreadable"),
+        (
+            "tasks/run/lock_request.py::LockRequest.ignores_result",
+            "return is_eager or bool(",
+            "return bool(",
+        ),
+    ),
+    fault(
         "a step after a replaced one is no duplicate",
         tested("test_a_step_after_one_that_replaced_itself_is_a_duplicate_as_any_other"),
         (

@@ -22,7 +22,7 @@ RPC = (
     "the result backend rpc:// sends a result to the process that sent the task and to no other; "
     "use another result_backend"
 )
-IGNORED = "the task ignores its results; remove ignore_result"
+IGNORED = "its result is not stored; remove ignore_result"
 
 
 class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped

@@ -18,13 +18,14 @@ from celery_redlock.tasks.message.header_values import END_OF_TIME
 from celery_redlock.tasks.rules.facts import Role
 
 #: Prefixes of the words with the digest of the dedupe key, the digest of the task's name, the time
-#: at which the call was sent, the begin of the burst, and the marker of the replaced call. No other
-#: word of a label has an equals sign.
+#: at which the call was sent, the begin of the burst, the marker of the replaced call, and whether
+#: its result is not stored. No other word of a label has an equals sign.
 MARKER = "marker="
 TASK = "task="
 SENT = "sent="
 BURST = "burst="
 REPLACES = "replaces="
+IGNORED = "ignored="
 TASK_DIGITS = 8
 
 #: Limit of an id in stored characters: each node stores the owner value of each key.
@@ -54,6 +55,7 @@ class TaskOwner:
         burst_us: when the first call of its burst was made, in microseconds since the epoch; None
             if it is no debounced call.
         replaces: the marker of the call that its publisher replaces, or has replaced.
+        ignored: whether its result is not stored.
     """
 
     role: Role
@@ -69,6 +71,7 @@ class TaskOwner:
     sent_us: int | None = None
     burst_us: int | None = None
     replaces: str | None = None
+    ignored: bool = False
 
     @property
     def age_us(self) -> int:
@@ -120,6 +123,7 @@ def label_for(
     sent_us: int | None = None,
     burst_us: int | None = None,
     replaces: str | None = None,
+    ignored: bool = False,
 ) -> str:
     """
     Return the label of an owner value that this process makes for a task.
@@ -138,6 +142,7 @@ def label_for(
         sent_us: see `TaskOwner`.
         burst_us: see `TaskOwner`.
         replaces: see `TaskOwner`.
+        ignored: see `TaskOwner`.
     """
     label = f"{role} {_quoted(label_id(task_id))} {host_word(host or HOST)} {os.getpid()}"
     for tick_field in (due_us, tick_id, nonce and quote(nonce, safe="")):
@@ -148,7 +153,8 @@ def label_for(
     label = label if sent_us is None else f"{label} {SENT}{sent_us}"
     label = f"{label} {TASK}{task_digest(task)}" if task else label
     label = label if burst_us is None else f"{label} {BURST}{burst_us}"
-    return f"{label} {REPLACES}{replaces}" if replaces else label
+    label = f"{label} {REPLACES}{replaces}" if replaces else label
+    return f"{label} {IGNORED}1" if ignored else label
 
 
 def parse_owner(value: str | None) -> TaskOwner | None:
@@ -176,6 +182,7 @@ def parse_owner(value: str | None) -> TaskOwner | None:
             sent_us=int(named["sent"]) if "sent" in named else None,
             burst_us=None if burst is None else int(burst),
             replaces=named.get(REPLACES.removesuffix("=")),
+            ignored=IGNORED.removesuffix("=") in named,
         )
     except ValueError:
         return None

@@ -185,7 +185,7 @@ class UniquePublish:
             other_task_id=other.task_id,
         )
         emit(Event.DUPLICATE, self.task, other.task_id, key=None, refused=False)
-        return result_of(self.task, other.task_id, ignored=bool(self.task.ignore_result))
+        return result_of(self.task, other.task_id, ignored=self.task.ignore_result or other.ignored)
 
     def _reserve(
         self,
@@ -230,6 +230,7 @@ class UniquePublish:
             task=self.task.name,
             burst_us=None if self.debounced is None else self.debounced.first_us,
             replaces=self.replaces,
+            ignored=self.call.ignores_result,
         )
 
     @property
@@ -341,7 +342,8 @@ class UniquePublish:
         return self._send()
 
     def _drop(self, error: LockContended, holder: TaskOwner, *, refused: bool) -> DuplicateResult:
-        existing = result_of(self.task, holder.task_id, ignored=self.call.ignores_result)
+        ignored = self.call.ignores_result or holder.ignored
+        existing = result_of(self.task, holder.task_id, ignored=ignored)
         logger.info(
             "duplicate-not-sent",
             "Task %(task)s is not sent: %(other_task_id)s is %(role)s already (%(error)s)",

@@ -642,7 +642,10 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
         "lock_on_duplicate='existing' would end it as a skip instead of a failure.",
         existing,
     )
-    duplicate.result = result_of(task, existing, ignored=bool(ignores_result(task, request)))
+    ignored = bool(ignores_result(task, request)) or (
+        case.holder is not None and case.holder.ignored
+    )
+    duplicate.result = result_of(task, existing, ignored=ignored)
     raise duplicate from case.error
 
 

@@ -74,7 +74,13 @@ def handover_for(
         return None
     due_us = None if lock_request.tick is None else lock_request.tick.due_us
     label = label_for(
-        Role.QUEUED, task_id, due_us=due_us, tick_id=lock_request.tick_id, marker=marker, task=name
+        Role.QUEUED,
+        task_id,
+        due_us=due_us,
+        tick_id=lock_request.tick_id,
+        marker=marker,
+        task=name,
+        ignored=lock_request.ignores_result,
     )
     owner = lock_request.client.new_owner_value(label)
     envelope = Envelope(

@@ -74,6 +74,7 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
         tick_id=lock_request.tick_id,
         marker=marker_of(dedupe_key),
         task=task.name,
+        ignored=lock_request.ignores_result,
     )
     reservation = Reservation(
         node_keys=holding_of(lease).names_of(keys),

@@ -20,7 +20,7 @@ from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import Key, given_back, has_limit, pause_of
 from celery_redlock.protocol.timing import milliseconds
-from celery_redlock.tasks.border import RequestLike, TaskLike
+from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.plan import LockPlan
@@ -136,7 +136,14 @@ class LockRequest:
             marker=marker_of(self.dedupe_key) if self.options.mode_spec.at_publish else None,
             task=self.task.name,
             sent_us=self.age_us if self.options.stops and self.tick is None else None,
+            ignored=self.ignores_result,
         )
+
+    @property
+    def ignores_result(self) -> bool:
+        """Whether no result of it is stored, so that no other program can read one."""
+        is_eager = self.request.is_eager and not self.task.store_eager_result
+        return is_eager or bool(ignores_result(self.task, self.request))
 
     @property
     def age_us(self) -> int:

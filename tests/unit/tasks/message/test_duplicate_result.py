@@ -48,7 +48,7 @@ def test_it_reads_the_outcome_of_the_existing_task() -> None:
         (None, False, "there is no result backend; set result_backend"),
         ("disabled", False, "there is no result backend; set result_backend"),
         ("rpc://", False, "to the process that sent the task and to no other; use another"),
-        ("cache+memory://", True, "the task ignores its results; remove ignore_result"),
+        ("cache+memory://", True, "its result is not stored; remove ignore_result"),
     ],
 )
 @pytest.mark.parametrize("read", ["get", "wait"])

@@ -66,6 +66,13 @@ def test_the_burst_and_the_replaced_call_are_read_as_they_were_written() -> None
     assert (owner.burst_us, owner.replaces) == (1_700_000_000_000_001, "0" * 32)
 
 
+@pytest.mark.parametrize("ignored", [True, False])
+def test_whether_a_result_is_stored_is_read_as_it_was_written(ignored: bool) -> None:
+    owner = parse_owner(START + label_for(Role.QUEUED, "id", ignored=ignored))
+    assert owner is not None
+    assert owner.ignored is ignored
+
+
 @pytest.mark.parametrize("burst", ["-1", "9" * 30, "9" * 10_000, "x", ""])
 def test_a_burst_that_began_at_no_time_makes_no_owner_value(burst: str) -> None:
     label = f"{label_for(Role.QUEUED, 'id')} burst={burst}"

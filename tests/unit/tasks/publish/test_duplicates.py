@@ -68,6 +68,19 @@ def test_ignore_result_of_a_call_makes_its_duplicates_result_unreadable(bench: B
     assert task.delay().readable is True
 
 
+@pytest.mark.parametrize("how", ["waits", "runs", "runs under apply"])
+def test_a_result_that_the_first_call_does_not_store_is_unreadable(bench: Bench, how: str) -> None:
+    seen: list[bool] = []
+    task = declare(bench, lambda self: seen.append(task.delay().readable))
+    if how == "runs under apply":
+        task.apply()
+    else:
+        task.apply_async(ignore_result=True)
+        seen += [task.delay().readable] if how == "waits" else []
+        bench.run(bench.receive())
+    assert seen == [False] * len(seen) != []
+
+
 def test_a_task_is_no_duplicate_of_one_that_has_only_some_of_its_keys(bench: Bench) -> None:
     owned_by(bench, "other")
     message = bench.send(declare(bench, lock_key=["k", "j"]))
