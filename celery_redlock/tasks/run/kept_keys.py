@@ -49,7 +49,7 @@ def keep_for_steps(running_lock: RunningLock, replacement: Any) -> Handover | No
         (lease is None or not keys or last is None or len(steps) < 2)
         or (request.is_eager or running_lock.state is not State.RUNNING)
         or lock_request.window_ends is not None
-        or lock_request.options.on_duplicate not in ("existing", "raise")  # may take a queued key over
+        or lock_request.options.on_duplicate not in ("existing", "raise")  # takes queued keys over
         or any(_may_need(running_lock, step) for step in steps if step is not last)
         or not _may_bring_keys(running_lock, last)
     ):
