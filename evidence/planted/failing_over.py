@@ -80,6 +80,15 @@ FAILING_OVER = (
         ),
     ),
     fault(
+        "a watch that is used while it ends pauses no more",
+        tested("test_a_watch_that_is_used_while_it_ends_pauses_between_two_readings"),
+        (
+            "transport/redis/masters.py::MasterWatch._run",
+            "pipe.drain()",
+            "pass",
+        ),
+    ),
+    fault(
         "a watch that ended by an error never begins again",
         tested("test_a_watch_that_ended_by_an_error_begins_again"),
         (

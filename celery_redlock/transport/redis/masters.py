@@ -119,6 +119,7 @@ class MasterWatch:
                 poller.register(pipe.fd, READ)
                 poller.poll(as_milliseconds(_PAUSE))
                 poller.unregister(pipe.fd)
+                pipe.drain()  # it may have been used again
         finally:
             with self._lock:
                 if self._pipe is own:
