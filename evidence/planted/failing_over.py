@@ -75,8 +75,8 @@ FAILING_OVER = (
         tested("test_a_client_may_be_disconnected_and_used_again"),
         (
             "transport/redis/masters.py::MasterWatch.use",
-            "self._used_at = now = clock.now()\n        self._closed = False",
-            "self._used_at = now = clock.now()",
+            "self._used_at = now\nself._closed = False",
+            "self._used_at = now",
         ),
     ),
     fault(
@@ -86,6 +86,24 @@ FAILING_OVER = (
             "transport/redis/masters.py::MasterWatch._run",
             "pipe.drain()",
             "pass",
+        ),
+    ),
+    fault(
+        "a forked child uses its parent's connections to Sentinels",
+        tested("test_a_forked_child_closes_its_copies_of_the_connections_and_no_more"),
+        (
+            "transport/redis/masters.py::MasterWatch.reset_after_fork",
+            "self._sentinels.reset_after_fork()",
+            "pass",
+        ),
+    ),
+    fault(
+        "a watch that is used while its thread ends does not begin again",
+        tested("test_a_watch_that_is_used_while_its_thread_ends_begins_again"),
+        (
+            "transport/redis/masters.py::MasterWatch.use",
+            "with self._lock:\n    self._used_at = now",
+            "with native_lock():\n    self._used_at = now",
         ),
     ),
     fault(

@@ -39,6 +39,9 @@ class MasterWatch:
 
     Thread-safe and fork-safe.
 
+    Raises:
+        ConfigurationError: a URL has an option that its Sentinels cannot be reached with.
+
     Attributes:
         groups: by the identity of the node's address.
         quarantine_ms: of a promoted server; 0: the guard is off.
@@ -50,6 +53,8 @@ class MasterWatch:
         # Without a takeover the guard is off.
         self.quarantine_ms = milliseconds(max_ttl + takeover) if takeover else 0
         self._timeout = durations.node_timeout
+        self._sentinels = Sentinels(self.groups.values(), self._timeout)
+        self._pipe: WakeupPipe | None = None
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -57,7 +62,10 @@ class MasterWatch:
         self._lock = native_lock()
         self._closed = False
         self._used_at = self._read_at = float("-inf")
-        self._pipe: WakeupPipe | None = None
+        self._sentinels.reset_after_fork()
+        if self._pipe is not None:
+            self._pipe.close_in_child()
+            self._pipe = None
 
     def use(self, limit: float = math.inf) -> None:
         """
@@ -65,10 +73,12 @@ class MasterWatch:
 
         After a pause it waits for a reading, at most four node timeouts and `limit` seconds.
         """
-        self._used_at = now = clock.now()
-        self._closed = False
-        if self._pipe is None:
-            self._start()
+        now = clock.now()
+        with self._lock:  # so that a watch that ends at this moment begins again
+            self._used_at = now
+            self._closed = False
+            if self._pipe is None:
+                self._start()
         sleep = unpatched("time", "sleep") if on_native_thread() else time.sleep
         until = now + min(_FIRST_READING * self._timeout, limit)
         while now - self._read_at > MAX_AGE and clock.now() < until and not sys.is_finalizing():
@@ -97,25 +107,21 @@ class MasterWatch:
             pipe.wake()
 
     def _start(self) -> None:
-        with self._lock:
-            if self._pipe is not None or self._closed:
-                return
-            try:
-                self._pipe = WakeupPipe()
-                start_native_thread(self._run, "redlock-masters")
-            except (RuntimeError, OSError):
-                self._pipe = None  # no more threads or pipes, so no master is confirmed
-            except BaseException:
-                self._pipe = None
-                raise
+        try:
+            self._pipe = WakeupPipe()
+            start_native_thread(self._run, "redlock-masters")
+        except (RuntimeError, OSError):
+            self._pipe = None  # no more threads or pipes, so no master is confirmed
+        except BaseException:
+            self._pipe = None
+            raise
 
     def _run(self) -> None:
-        sentinels, own = None, self._pipe
+        own = self._pipe
         try:
-            sentinels = Sentinels(self.groups.values(), self._timeout)
             poller = new_poller(native=True)
             while (pipe := self._pipe_while_used()) is not None:
-                sentinels.read(self._note_reading)
+                self._sentinels.read(self._note_reading)
                 poller.register(pipe.fd, READ)
                 poller.poll(as_milliseconds(_PAUSE))
                 poller.unregister(pipe.fd)
@@ -123,9 +129,8 @@ class MasterWatch:
         finally:
             with self._lock:
                 if self._pipe is own:
+                    self._sentinels.close()
                     self._pipe = None  # after an error: the next use starts another thread
-            if sentinels is not None:
-                sentinels.close()
             close_greenlet_hub()
 
     def _note_reading(self) -> None:
@@ -136,6 +141,7 @@ class MasterWatch:
         with self._lock:
             if not self._closed and clock.now() - self._used_at < _IDLE:
                 return self._pipe
+            self._sentinels.close()
             pipe, self._pipe = self._pipe, None
         if pipe is not None:
             pipe.close()

@@ -179,7 +179,12 @@ class SentinelGroup:
 
 
 class Sentinels:
-    """The Sentinels of some nodes, each on one connection. For one thread at a time."""
+    """
+    The Sentinels of some nodes, each on one connection. For one thread at a time.
+
+    Raises:
+        ConfigurationError: a URL has an option that no Sentinel can be reached with.
+    """
 
     def __init__(self, groups: Iterable[SentinelGroup], timeout: float) -> None:
         self._groups = list(groups)
@@ -237,6 +242,11 @@ class Sentinels:
         """Close the connections."""
         for sentinel in self._sentinels:
             sentinel.close()
+
+    def reset_after_fork(self) -> None:
+        """Close a forked child's copies of the connections, which the parent uses."""
+        for sentinel in self._sentinels:
+            sentinel.reset_after_fork()
 
 
 class _Sentinel:
@@ -302,6 +312,12 @@ class _Sentinel:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
+
+    def reset_after_fork(self) -> None:
+        """Close a forked child's copy of the connection."""
+        if self._connection is not None:
+            self._socket.close()  # no more: to disconnect would be to end the parent's
+            self._connection = None
 
     def _report(self, reply: Any) -> Report | NoReport:
         """Read a reply to SENTINEL MASTER."""

@@ -176,6 +176,11 @@ def test_a_wrong_option_of_a_url_is_named_without_its_value(query: str) -> None:
     assert not {"sesame", SECRET} & set(re.findall(r"\w+", str(refused.value)))
 
 
+def test_a_wrong_option_of_the_connections_to_sentinels_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="has the option ssl_cert_reqs "):
+        Redlock("redis+sentinel://s1,s2,s3/g?sentinel_tls=true&ssl_cert_reqs=sesame")
+
+
 @pytest.mark.parametrize(
     ("query", "remedy"),
     [
