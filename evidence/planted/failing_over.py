@@ -80,12 +80,66 @@ FAILING_OVER = (
         ),
     ),
     fault(
-        "a watch that is used while it ends pauses no more",
-        tested("test_a_watch_that_is_used_while_it_ends_pauses_between_two_readings"),
+        "the thread that watches the masters pauses no more once it was woken",
+        tested("test_a_pause_lasts_whatever_wakes_the_thread"),
         (
             "transport/redis/masters.py::MasterWatch._run",
             "pipe.drain()",
             "pass",
+        ),
+    ),
+    fault(
+        "a pause between readings lasts after a suspension",
+        tested("test_a_suspension_ends_a_pause"),
+        (
+            "transport/redis/masters.py::MasterWatch.use",
+            "self._pipe.wake()",
+            "pass",
+        ),
+    ),
+    fault(
+        "a Sentinel that is looked up holds up the others",
+        tested("test_masters_are_named_while_a_sentinel_is_looked_up"),
+        (
+            "transport/redis/sentinel.py::_Sentinel.begin",
+            'start_native_thread(self._connect, "redlock-sentinel")',
+            "self._connect()",
+        ),
+    ),
+    fault(
+        "a connection to a Sentinel outlives the watch",
+        tested("test_a_connection_that_is_made_after_the_end_of_a_watch_is_closed"),
+        (
+            "transport/redis/sentinel.py::_Sentinel._connect",
+            "if connection is not None and not self._closed:",
+            "if connection is not None:",
+        ),
+    ),
+    fault(
+        "the Sentinels are read until all have replied",
+        tested("test_masters_are_confirmed_although_a_sentinel_never_ends_its_reply"),
+        (
+            "transport/redis/sentinel.py::Sentinels.rounds",
+            "clock.now() >= until or all(",
+            "all(",
+        ),
+    ),
+    fault(
+        "a reply of a Sentinel that comes late confirms a master",
+        tested("test_a_late_reply_confirms_no_master"),
+        (
+            "transport/redis/sentinel.py::_Sentinel.give_up",
+            "if self.is_awaited:\n    self._fail(",
+            "if False:\n    self._fail(",
+        ),
+    ),
+    fault(
+        "two Sentinels name a master before the third has replied",
+        tested("test_nobody_is_named_while_a_sentinel_that_replies_last_knows_of_a_promotion"),
+        (
+            "transport/redis/sentinel.py::Sentinels.rounds",
+            "if is_whole or all(one.is_done for one in connected):",
+            "if True:",
         ),
     ),
     fault(

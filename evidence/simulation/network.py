@@ -99,8 +99,8 @@ class Wire:
     One TCP connection. What is said arrives once, in order, or not at all after a break.
 
     It is the client's socket, too, and the connection that is closed with it: `send`, `sendall`,
-    `recv`, `fileno`, `setblocking`, `settimeout` and `disconnect` are what clients call, `ready`
-    what a poll asks.
+    `recv`, `fileno`, `setblocking` and `disconnect` are what clients call, `ready` is what a poll
+    asks.
     """
 
     def __init__(self, network: Network, machine: Machine, node: Server) -> None:
@@ -128,9 +128,6 @@ class Wire:
 
     def setblocking(self, flag: bool) -> None:
         pass
-
-    def settimeout(self, seconds: float) -> None:
-        """Do nothing: who uses it polls."""
 
     def fileno(self) -> int:
         return self._fd

@@ -5,34 +5,36 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import hiredis
 
 LOOPBACK = "127.0.0.1"
 
 
-def named(port: int = 1, epoch: int = 0) -> bytes:
-    """Return the reply of one of three Sentinels that names a server."""
+def named(port: int = 1, epoch: int = 0) -> list[bytes]:
+    """Return the reply of one of three Sentinels that names a server, in one piece."""
     fields = {"ip": LOOPBACK, "port": port, "config-epoch": epoch, "num-other-sentinels": 2}
     words = [str(word) for field in {**fields, "flags": "master"}.items() for word in field]
-    reply: bytes = hiredis.pack_command(tuple(words))
-    return reply
+    return [hiredis.pack_command(tuple(words))]
 
 
 class FakeSentinel:
     """
-    A Sentinel that replies what `reply` returns to each question about a master.
+    A Sentinel that replies what `reply` returns to each question about a master, piece by piece.
+
+    It gets the connection on which the question came.
 
     Attributes:
         port: on which it listens.
         asked: how often it was asked.
         connections: that clients have with it.
+        accepted: how many connections clients have made.
     """
 
-    def __init__(self, reply: Callable[[], bytes] = named) -> None:
-        self.reply = reply
-        self.asked = 0
+    def __init__(self) -> None:
+        self.reply: Callable[[socket.socket], Iterable[bytes]] = lambda _: named()
+        self.asked = self.accepted = 0
         self.connections: set[socket.socket] = set()
         self._listener = socket.create_server((LOOPBACK, 0))
         self.port: int = self._listener.getsockname()[1]
@@ -53,6 +55,7 @@ class FakeSentinel:
 
     def _serve(self, connection: socket.socket) -> None:
         self.connections.add(connection)
+        self.accepted += 1
         reader = hiredis.Reader()
         with connection, contextlib.suppress(OSError):
             while data := connection.recv(4096):
@@ -60,7 +63,8 @@ class FakeSentinel:
                 while (words := reader.gets()) is not False:
                     is_question = words[0] == b"SENTINEL"
                     self.asked += is_question
-                    connection.sendall(self.reply() if is_question else b"+OK\r\n")
+                    for piece in self.reply(connection) if is_question else [b"+OK\r\n"]:
+                        connection.sendall(piece)
         self.connections.discard(connection)
 
 

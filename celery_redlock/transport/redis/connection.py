@@ -149,7 +149,7 @@ class NodeConnection:
         try:
             sent = self._socket.send(data)
         except OSError as exc:
-            if not _would_block(exc):
+            if not would_block(exc):
                 raise ConnectionBrokenError(_describe(exc)) from exc
             sent = 0
         if sent < len(data):
@@ -175,7 +175,7 @@ class NodeConnection:
         try:
             data = self._socket.recv(_RECEIVE_SIZE)
         except OSError as exc:
-            if _would_block(exc):
+            if would_block(exc):
                 return
             raise ConnectionBrokenError(_describe(exc)) from exc
         if not data:
@@ -217,7 +217,8 @@ class NodeConnection:
         self._redis_connection.disconnect()
 
 
-def _would_block(exc: OSError) -> bool:
+def would_block(exc: OSError) -> bool:
+    """Return whether a socket without blocking has nothing to give or takes nothing now."""
     # SSL sockets raise SSLWantReadError and SSLWantWriteError, which are not BlockingIOError.
     return isinstance(exc, BlockingIOError | InterruptedError) or (
         type(exc).__name__ in ("SSLWantReadError", "SSLWantWriteError")

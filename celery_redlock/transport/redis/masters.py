@@ -24,13 +24,16 @@ from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import Durations
 from celery_redlock.transport.redis.connect_error import OF_MASTER, ConnectError, hides_ids
 from celery_redlock.transport.redis.connector import Connector
-from celery_redlock.transport.redis.sentinel import SentinelGroup, Sentinels, ask_sentinels
+from celery_redlock.transport.redis.sentinel import (
+    FIRST_READING,
+    SentinelGroup,
+    Sentinels,
+    ask_sentinels,
+)
 
-#: Seconds between two readings, and those for which the Sentinels are read after the last use.
-_PAUSE, _IDLE = 2.0, 30.0
-
-#: Node timeouts for which a caller waits for the first reading, or for that after a pause.
-_FIRST_READING = 4
+#: Seconds from the beginning of one reading to that of the next, those in which a reading ends, and
+#: those for which the Sentinels are read after the last use.
+_PAUSE, _LONGEST, _IDLE = 2.0, 2.0, 30.0
 
 
 class MasterWatch:
@@ -79,8 +82,10 @@ class MasterWatch:
             self._closed = False
             if self._pipe is None:
                 self._start()
+            elif now - self._read_at > MAX_AGE:
+                self._pipe.wake()  # after a suspension
         sleep = unpatched("time", "sleep") if on_native_thread() else time.sleep
-        until = now + min(_FIRST_READING * self._timeout, limit)
+        until = now + min(FIRST_READING * self._timeout, limit)
         while now - self._read_at > MAX_AGE and clock.now() < until and not sys.is_finalizing():
             sleep(0.002)
 
@@ -121,11 +126,13 @@ class MasterWatch:
         try:
             poller = new_poller(native=True)
             while (pipe := self._pipe_while_used()) is not None:
-                self._sentinels.read(self._note_reading)
+                until = clock.now() + _PAUSE
+                self._sentinels.read(pipe, _LONGEST, self._note_reading)
                 poller.register(pipe.fd, READ)
-                poller.poll(as_milliseconds(_PAUSE))
+                while self._pauses() and (left := until - clock.now()) > 0:
+                    poller.poll(as_milliseconds(left))
+                    pipe.drain()
                 poller.unregister(pipe.fd)
-                pipe.drain()  # it may have been used again
         finally:
             with self._lock:
                 if self._pipe is own:
@@ -135,6 +142,10 @@ class MasterWatch:
 
     def _note_reading(self) -> None:
         self._read_at = clock.now()
+
+    def _pauses(self) -> bool:
+        """Return whether a pause lasts, whatever has ended a wait."""
+        return not self._closed and clock.now() - self._read_at <= MAX_AGE
 
     def _pipe_while_used(self) -> WakeupPipe | None:
         """Return what ends a pause; end the watch if the client is idle or closed."""

@@ -8,6 +8,7 @@ them may know of a newer promotion.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,21 @@ from typing import Any
 import hiredis
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.threads import start_native_thread
+from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
+from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.mastership import TAKEOVER, Master
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress, parse_node
 from celery_redlock.transport.redis.connect_error import OF_SENTINEL, failure_of
+from celery_redlock.transport.redis.connection import would_block
 from celery_redlock.transport.redis.connector import Connector
 from celery_redlock.transport.redis.framing import ReplyReader
+
+#: Timeouts for which Sentinels are waited for that have to be connected first, in several steps.
+FIRST_READING = 4
 
 #: A Sentinel with one of these flags takes its master for dead.
 _DOUBTS = frozenset({"o_down", "failover_in_progress"})
@@ -74,9 +82,6 @@ class NoReport:
 
     def __str__(self) -> str:
         return f"{self.sentinel} {self.reason}"
-
-
-_NOT_ASKED = NoReport("a Sentinel", "has not been asked yet", lasting=False)
 
 
 def named_master(reports: Sequence[Report | NoReport], *, of_all: bool = False) -> Report | None:
@@ -188,21 +193,23 @@ class Sentinels:
 
     def __init__(self, groups: Iterable[SentinelGroup], timeout: float) -> None:
         self._groups = list(groups)
+        self._timeout = timeout
         watched: dict[str, list[str]] = {}
         for group in self._groups:
             for sentinel in group.sentinels:
                 watched.setdefault(sentinel, []).append(group.name)
         self._sentinels = [_Sentinel(url, names, timeout) for url, names in watched.items()]
 
-    def read(self, on_named: Callable[[], None]) -> None:
+    def read(self, pipe: WakeupPipe, limit: float, on_named: Callable[[], None]) -> None:
         """
         Ask every Sentinel, and let the groups learn what they report.
 
         Args:
+            pipe, limit: as for `rounds`.
             on_named: called as soon as all masters are named, and at the end.
         """
         asked_at = clock.now()
-        for reports, is_whole in self.rounds():
+        for reports, is_whole in self.rounds(pipe, limit):
             are_named = True
             for group, reported in zip(self._groups, reports, strict=True):
                 is_named = group.named_by(list(reported.values())) is not None
@@ -212,31 +219,57 @@ class Sentinels:
             if are_named or is_whole:
                 on_named()
 
-    def rounds(self) -> Iterator[tuple[list[dict[str, Report | NoReport]], bool]]:
+    def rounds(
+        self, pipe: WakeupPipe, limit: float = math.inf
+    ) -> Iterator[tuple[list[dict[str, Report | NoReport]], bool]]:
         """
-        Ask those that are connected and then the others, so that a silent one delays none.
+        Ask those that are connected, and the others once they are; a bad one delays no other.
 
-        Of the others only one is tried once a majority is connected.
+        It ends when all have replied, or after a timeout, in which one that has just been connected
+        may reply as well. A later reply is never read: it would seem to be newer than it is.
+
+        Args:
+            pipe: ends a wait, so that one that has been connected is asked.
+            limit: seconds after which it ends in any case.
 
         Yields:
-            The reports by group, and whether they are whole.
+            The reports by group, and whether they are whole: once all have replied that were
+            connected, and with each one that replies then.
         """
-        reports: dict[tuple[str, str], Report | NoReport] = {}
-        connected = [one for one in self._sentinels if one.is_open]
-        others = [one for one in self._sentinels if not one.is_open]
-        if len(connected) >= quorum(len(self._sentinels)):
-            others.sort(key=lambda one: one.tried_at)
-            del others[1:]
-        for sentinels in filter(None, (connected, others)):
-            for sentinel in sentinels:
-                sentinel.ask()
-            for sentinel in sentinels:
-                reports |= {(sentinel.url, name): report for name, report in sentinel.reports()}
-            by_group = [
-                {url: reports.get((url, group.name), _NOT_ASKED) for url in group.sentinels}
-                for group in self._groups
-            ]
-            yield by_group, sentinels is others or not others
+        begun, timeout = clock.now(), min(limit, self._timeout)
+        for one in self._sentinels:
+            one.begin(pipe.wake)
+        connected = [one for one in self._sentinels if one.is_awaited]
+        # This process may have paused while it asked them.
+        until = clock.now() + (timeout if connected else min(limit, FIRST_READING * timeout))
+        poller = new_poller(native=True)
+        while True:
+            for one in self._sentinels:
+                if one.go_on():
+                    until = max(until, min(clock.now() + timeout, begun + limit))
+            is_whole = clock.now() >= until or all(one.is_done for one in self._sentinels)
+            if is_whole:
+                for one in self._sentinels:
+                    one.give_up(timeout)
+            if is_whole or all(one.is_done for one in connected):
+                yield self._reports(), is_whole
+            if is_whole:
+                return
+            polled = [pipe.fd, *(one.fd for one in self._sentinels if one.is_awaited)]
+            for fd in polled:
+                poller.register(fd, READ)
+            poller.poll(as_milliseconds(until - clock.now()))
+            for fd in polled:
+                poller.unregister(fd)
+            pipe.drain()
+
+    def _reports(self) -> list[dict[str, Report | NoReport]]:
+        reports = {
+            (one.url, name): report for one in self._sentinels for name, report in one.reports()
+        }
+        return [
+            {url: reports[url, group.name] for url in group.sentinels} for group in self._groups
+        ]
 
     def close(self) -> None:
         """Close the connections."""
@@ -250,7 +283,7 @@ class Sentinels:
 
 
 class _Sentinel:
-    """One Sentinel."""
+    """One Sentinel: connected to in a thread of its own, and read in another one."""
 
     def __init__(self, url: str, names: Sequence[str], timeout: float) -> None:
         self.url = url
@@ -258,66 +291,141 @@ class _Sentinel:
         self._host = address.identity
         self._names = names
         self._connector = _SentinelConnector(address, timeout)
-        self._timeout = timeout
-        self.tried_at = 0.0
-        self._failure = _NOT_ASKED
+        self._failure = NoReport(self._host, "has not replied yet", lasting=False)
         self._connection: Any = None
         self._socket: Any = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is connected."""
-        return self._connection is not None
-
-    def ask(self) -> None:
-        """Ask about all masters, on a new connection if there is none."""
-        try:
-            if self._connection is None:
-                self.tried_at = clock.now()
-                self._connection, self._socket = self._connector.open_unchecked(None)
-                self._socket.settimeout(self._timeout)
-            commands = (("SENTINEL", "MASTER", name) for name in self._names)
-            self._socket.sendall(b"".join(map(hiredis.pack_command, commands)))  # type: ignore[arg-type]
-        except Exception as exc:
-            self._fail(exc)
-
-    def reports(self) -> Iterable[tuple[str, Report | NoReport]]:
-        """Return what it reports about all masters after `ask`."""
-        if self._connection is not None:
-            try:
-                return list(zip(self._names, self._replies(), strict=True))
-            except Exception as exc:
-                self._fail(exc)
-        return [(name, self._failure) for name in self._names]
-
-    def _fail(self, exc: Exception) -> None:
-        self.close()
-        failure = failure_of(exc)
-        self._failure = NoReport(self._host, str(failure), failure.lasting)
-
-    def _replies(self) -> list[Report | NoReport]:
-        reader = ReplyReader(self._socket)
-        replies: list[Report | NoReport] = []
-        poller = new_poller(native=True)
-        poller.register(self._socket.fileno(), READ)
-        while len(replies) < len(self._names):
-            # A native thread cannot wait in the socket of a greenlet.
-            if not poller.poll(as_milliseconds(self._timeout)):
-                raise TimeoutError(f"no answer within {self._timeout:.3g} s")
-            replies += map(self._report, reader.received())
-        return replies
-
-    def close(self) -> None:
-        """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+        self._is_asked = False
+        self._replies: list[Report | NoReport] = []
+        self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Close a forked child's copy of the connection."""
+        """Close a forked child's copy of the connection, and begin anew."""
         if self._connection is not None:
             self._socket.close()  # no more: to disconnect would be to end the parent's
             self._connection = None
+        self._lock = native_lock()
+        self._closed = False
+        self._is_connecting = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a reply is missing."""
+        return self._is_asked and len(self._replies) < len(self._names)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has replied, or will not before it is asked another time."""
+        # In this order: a connection is there when it is made no more.
+        is_idle = not self._is_connecting and self._connection is None
+        return is_idle or (self._is_asked and not self.is_awaited)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of its connection."""
+        fd: int = self._socket.fileno()
+        return fd
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """
+        Ask about all masters, or begin to connect.
+
+        Args:
+            wake: called when it has been connected, or cannot be.
+        """
+        self._wake = wake
+        self._is_asked, self._replies = False, []
+        self._closed = False
+        self.go_on()
+        with self._lock:
+            if self._is_connecting or self._connection is not None:
+                return
+            self._is_connecting = True
+        try:
+            start_native_thread(self._connect, "redlock-sentinel")
+        except (RuntimeError, OSError) as exc:
+            self._note(exc)  # no more threads
+            self._is_connecting = False
+
+    def go_on(self) -> bool:
+        """Ask if it is connected, take what has come, and return whether it was asked now."""
+        try:
+            if self._connection is None:
+                return False
+            if not self._is_asked:
+                self._ask()
+                return True
+            if self.is_awaited:
+                self._take_replies()
+        except Exception as exc:
+            self._fail(exc)
+        return False
+
+    def give_up(self, timeout: float) -> None:
+        """Close the connection if a reply is missing."""
+        if self.is_awaited:
+            self._fail(TimeoutError(f"no answer within {timeout:.3g} s"))
+
+    def reports(self) -> Iterable[tuple[str, Report | NoReport]]:
+        """Return what it reports about all masters."""
+        if self._is_asked and not self.is_awaited:
+            return zip(self._names, self._replies, strict=True)
+        return [(name, self._failure) for name in self._names]
+
+    def close(self) -> None:
+        """Close the connection, also one that is being made."""
+        with self._lock:
+            self._closed = True
+        self._drop()
+
+    def _connect(self) -> None:
+        connection = sock = None
+        try:
+            connection, sock = self._connector.open_unchecked(None)
+            sock.setblocking(False)
+        except Exception as exc:
+            self._note(exc)
+        finally:
+            with self._lock:
+                if connection is not None and not self._closed:
+                    self._socket, self._reader = sock, ReplyReader(sock)
+                    self._connection, connection = connection, None
+                self._is_connecting = False
+            if connection is not None:
+                connection.disconnect()
+            self._wake()
+            close_greenlet_hub()
+
+    def _ask(self) -> None:
+        self._take_replies()
+        if self._replies:
+            raise OSError("answered before it was asked")
+        commands = (("SENTINEL", "MASTER", name) for name in self._names)
+        self._socket.sendall(b"".join(map(hiredis.pack_command, commands)))  # type: ignore[arg-type]
+        self._is_asked = True
+
+    def _take_replies(self) -> None:
+        try:
+            for reply in self._reader.received():
+                self._replies.append(self._report(reply))
+        except OSError as exc:
+            if not would_block(exc):
+                raise
+        if len(self._replies) > len(self._names):
+            raise OSError("answered more than it was asked")
+
+    def _fail(self, exc: Exception) -> None:
+        self._drop()
+        self._note(exc)
+
+    def _note(self, exc: Exception) -> None:
+        failure = failure_of(exc)
+        self._failure = NoReport(self._host, str(failure), failure.lasting)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._is_asked = False
+        if connection is not None:
+            connection.disconnect()
 
     def _report(self, reply: Any) -> Report | NoReport:
         """Read a reply to SENTINEL MASTER."""
@@ -347,6 +455,9 @@ class _SentinelConnector(Connector):
 
 def ask_sentinels(address: NodeAddress, timeout: float) -> dict[str, Report | NoReport]:
     """Ask the Sentinels of one node, on connections that end with the call."""
-    with contextlib.closing(Sentinels([SentinelGroup(address, 0.0)], timeout)) as sentinels:
-        *_, ([reported], _) = sentinels.rounds()
+    with (
+        contextlib.closing(WakeupPipe()) as pipe,
+        contextlib.closing(Sentinels([SentinelGroup(address, 0.0)], timeout)) as sentinels,
+    ):
+        *_, ([reported], _) = sentinels.rounds(pipe)
     return reported

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import select
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
+from celery_redlock.protocol.mastership import MAX_AGE
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.base import Durations
 from celery_redlock.transport.redis import masters
 from celery_redlock.transport.redis.masters import MasterWatch
+from celery_redlock.transport.redis.sentinel import NoReport, SentinelGroup, ask_sentinels
 from tests.support.forking import end_of, in_child
 from tests.support.leaks import descriptors
 from tests.support.nodes import CALM
-from tests.support.sentinels import FakeSentinel, fake_sentinels, url_of
+from tests.support.sentinels import LOOPBACK, FakeSentinel, fake_sentinels, named, url_of
 from tests.support.waiting import TIMEOUT, wait_until
 
 
@@ -31,20 +37,160 @@ def watch_of(*urls: str, node_timeout: float = CALM) -> MasterWatch:
     return MasterWatch([parse_node(url) for url in urls], durations)
 
 
-def test_a_watch_that_is_used_while_it_ends_pauses_between_two_readings(
+def group_of(watch: MasterWatch) -> SentinelGroup:
+    """Return the only group that is watched."""
+    (group,) = watch.groups.values()
+    return group
+
+
+#: Instead of the address of the Sentinel that is slow to look up.
+SLOW = "slow.example"
+
+
+@pytest.fixture
+def ends_lookup(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let the look-up of a name last until the event."""
+    ends, find = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *args: Any, **options: Any) -> Any:
+        if host != SLOW:
+            return find(host, *args, **options)
+        ends.wait(TIMEOUT)
+        return find(LOOPBACK, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    yield ends
+    ends.set()
+
+
+def slow_url(sentinels: list[FakeSentinel]) -> str:
+    """Return the URL of a group, of whose Sentinels the first has the name that is slow."""
+    return url_of(sentinels).replace(LOOPBACK, SLOW, 1)
+
+
+def test_masters_are_named_while_a_sentinel_is_looked_up(
+    sentinels: list[FakeSentinel], ends_lookup: threading.Event
+) -> None:
+    url = slow_url(sentinels)
+    watch = watch_of(url)
+    assert watch.master_of(parse_node(url)).address == (LOOPBACK, 1)
+    assert not ends_lookup.is_set()
+    watch.close()
+
+
+def test_a_connection_that_is_made_after_the_end_of_a_watch_is_closed(
+    sentinels: list[FakeSentinel], ends_lookup: threading.Event
+) -> None:
+    watch = watch_of(slow_url(sentinels))
+    watch.use()
+    watch.close()
+    wait_until(lambda: watch._pipe is None)
+    ends_lookup.set()
+    wait_until(lambda: sentinels[0].accepted)
+    wait_until(lambda: not sentinels[0].connections)
+
+
+def test_sentinels_are_asked_once_within_a_time_whatever_a_look_up_takes(
+    sentinels: list[FakeSentinel], ends_lookup: threading.Event
+) -> None:
+    slow, *others = ask_sentinels(parse_node(slow_url(sentinels)), 0.5).values()
+    assert str(slow) == f"{SLOW}:{sentinels[0].port} has not replied yet"
+    assert not any(isinstance(one, NoReport) for one in others)
+    assert not ends_lookup.is_set()
+
+
+def test_masters_are_confirmed_although_a_sentinel_never_ends_its_reply(
+    sentinels: list[FakeSentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drip(_: object) -> Iterator[bytes]:
+        yield b"+"
+        while True:
+            time.sleep(0.01)
+            yield b"a"
+
+    monkeypatch.setattr(masters, "_PAUSE", 0.05)
+    sentinels[2].reply = drip
+    watch = watch_of(url_of(sentinels), node_timeout=0.3)
+    watch.use(TIMEOUT)
+    wait_until(lambda: sentinels[2].accepted > 1)
+    first = group_of(watch).master
+    assert first is not None
+    confirmed_at = first.confirmed_at
+    wait_until(lambda: first.confirmed_at > confirmed_at)
+    watch.close()
+
+
+def test_a_late_reply_confirms_no_master(
+    sentinels: list[FakeSentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(sentinel: FakeSentinel, connection: socket.socket) -> list[bytes]:
+        if sentinel.accepted > 1:
+            return named(epoch=2)
+        if sentinel.asked > 1:
+            return []
+        select.select([connection], [], [], TIMEOUT)  # until it is closed, or asked again
+        return named(epoch=1)
+
+    monkeypatch.setattr(masters, "_PAUSE", 0.0)
+    for one in sentinels:
+        one.reply = partial(late, one)
+    watch = watch_of(url_of(sentinels), node_timeout=0.2)
+    watch.use()
+    master = wait_until(lambda: group_of(watch).master)
+    assert master is not None
+    assert master.epoch == 2
+    watch.close()
+
+
+def test_nobody_is_named_while_a_sentinel_that_replies_last_knows_of_a_promotion(
+    sentinels: list[FakeSentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newer(_: object) -> list[bytes]:
+        time.sleep(0.02)  # on the way
+        return named(port=2, epoch=1)
+
+    monkeypatch.setattr(masters, "_PAUSE", 0.05)
+    watch = watch_of(url_of(sentinels))
+    watch.use()
+    wait_until(lambda: all(one.asked > 1 for one in sentinels))
+    sentinels[2].reply = newer
+    group = group_of(watch)
+    wait_until(lambda: group.problem)
+    assert group.master is not None
+    confirmed_at, asked = group.master.confirmed_at, sentinels[2].asked
+    wait_until(lambda: sentinels[2].asked > asked + 3)
+    assert group.master.confirmed_at == confirmed_at
+    watch.close()
+
+
+def test_a_pause_lasts_whatever_wakes_the_thread(
     sentinels: list[FakeSentinel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masters, "_PAUSE", 4 * TIMEOUT)
     watch = watch_of(url_of(sentinels))
     watch.use()
+    wait_until(lambda: all(one.asked for one in sentinels))
     pipe = watch._pipe
     assert pipe is not None
-    with watch._lock:  # before its thread has noticed the end
-        watch.close()
-        watch.use()
-    wait_until(lambda: not select.select([pipe.fd], [], [], 0)[0])
+    for _ in range(3):  # the first may come before the pause
+        pipe.wake()
+        wait_until(lambda: not select.select([pipe.fd], [], [], 0)[0])
+    assert [one.asked for one in sentinels] == [1, 1, 1]
     watch.close()
     wait_until(lambda: watch._pipe is None)
+
+
+def test_a_suspension_ends_a_pause(
+    sentinels: list[FakeSentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masters, "_PAUSE", 4 * TIMEOUT)
+    watch = watch_of(url_of(sentinels))
+    watch.use()
+    wait_until(lambda: all(one.asked for one in sentinels))
+    watch._read_at -= 2 * MAX_AGE
+    watch.use()
+    wait_until(lambda: all(one.asked > 1 for one in sentinels))
+    watch.close()
 
 
 def test_a_watch_that_is_used_while_its_thread_ends_begins_again(
