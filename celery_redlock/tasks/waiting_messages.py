@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from operator import mul
 from typing import Any
+from weakref import ref
 
 from celery import bootsteps, signals
 from celery.worker import state as worker_state
@@ -92,6 +93,7 @@ class Held:
         starts_from: earliest start, on the monotonic clock: by then the run that requeued it has
             stored RETRY.
         until: its ETA, on the same clock.
+        earlier: the message with its id that this worker had when it came, if any.
     """
 
     request: RequestLike
@@ -100,6 +102,15 @@ class Held:
     waiter: Waiter
     starts_from: float
     until: float
+    earlier: ref[RequestLike] | None
+
+    @property
+    def earlier_is_under_way(self) -> bool:
+        """Whether this worker still has the earlier run that requeued the message."""
+        # Of two messages with one id, those that only wait are none.
+        earlier = self.earlier and self.earlier()
+        under_way = worker_state.reserved_requests, worker_state.active_requests
+        return earlier is not None and any(earlier in requests for requests in under_way)
 
     @property
     def tries(self) -> bool:
@@ -177,6 +188,8 @@ class WaitingMessages:
         self._hub: Any = None
         self._pipe: WakeupPipe | None = None
         self._listener: Listener | None = None
+        # Messages for which a timer repeats the start.
+        self._put_off: set[str] = set()
         # Messages that nodes may have forgotten, or whose keys may be free.
         self._in_doubt: set[str] = set()
         # Channels with a wake-up a moment ago; the keys of their messages are looked at soon.
@@ -211,6 +224,7 @@ class WaitingMessages:
             waiter,
             now + SETTLING,
             to_timestamp(request.eta),
+            ref(earlier) if (earlier := worker_state.requests.get(request.id)) else None,
         )
         with self._lock:
             if name in self._held and self._held[name].until <= now:
@@ -306,11 +320,13 @@ class WaitingMessages:
             if held is None:
                 return
             now = time.monotonic()
-            left = SETTLING if _is_under_way(held.request) else held.starts_from - now
+            left = SETTLING if held.earlier_is_under_way else held.starts_from - now
             if left <= 0:
                 self._forget(name)
         if left > 0:
-            self._consumer.timer.call_after(left, self._start, (name,))
+            if name not in self._put_off:  # or each look would add a timer that repeats itself
+                self._put_off.add(name)
+                self._consumer.timer.call_after(left, self._start_put_off, (name,))
             return
         entry = timer_entry(self._consumer.timer, held.request)
         if entry is None or now > held.until - AT_ETA:
@@ -321,6 +337,10 @@ class WaitingMessages:
         call.args = ()  # or Celery would still list the message as scheduled
         if not self._busy_worker.returns(held.request):
             fun(*args, **kwargs)
+
+    def _start_put_off(self, name: str) -> None:
+        self._put_off.discard(name)
+        self._start(name)
 
     def _look_at_intervals(self) -> None:
         if not self._is_ticking:
@@ -493,9 +513,3 @@ def _batches(
 def _is_asleep(held: Held) -> bool:
     """Return whether a message has not begun, and may begin."""
     return held.until > time.monotonic() + AT_ETA and not is_revoked(held.request)
-
-
-def _is_under_way(request: RequestLike) -> bool:
-    """Return whether this worker still has the earlier run that requeued the message."""
-    earlier = worker_state.requests.get(request.id)
-    return earlier is not None and earlier is not request

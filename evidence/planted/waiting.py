@@ -581,6 +581,15 @@ WAITING = (
         ),
     ),
     fault(
+        "a message that only waits puts off another one with its id",
+        tested("test_a_message_of_a_free_key_starts_although_another_one_has_its_id"),
+        (
+            "tasks/waiting_messages.py::Held.earlier_is_under_way",
+            "any(earlier in requests for requests in under_way)",
+            "under_way is not None",
+        ),
+    ),
+    fault(
         "a message that is started keeps its timer",
         tested("test_a_message_starts_once"),
         ("tasks/waiting_messages.py::WaitingMessages._start", "entry.cancel()", ""),

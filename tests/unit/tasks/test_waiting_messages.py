@@ -214,13 +214,33 @@ def test_a_message_does_not_start_before_its_last_run_has_ended(
 def test_a_message_does_not_start_while_the_worker_ends_its_last_run(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = {"a": object()}
-    monkeypatch.setattr(waiting_messages.worker_state, "requests", requests)
+    under_way = end_of_last_run(worker, monkeypatch)
     worker.receive("a")
     worker.waiting.on_wake("a", CHANNEL)
     assert started(worker) == []
-    requests.clear()
+    under_way.clear()
     settle(worker, "a")
+
+
+def test_a_start_that_is_put_off_is_repeated_by_one_timer(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_of_last_run(worker, monkeypatch)
+    worker.receive("a")
+    for _ in range(3):
+        worker.waiting.on_wake("a", CHANNEL)
+    started(worker)
+    put_off = [e for e in worker.timer.queue if e.entry.fun == worker.waiting._start_put_off]
+    assert len(put_off) == 1
+
+
+def end_of_last_run(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> set[Any]:
+    """Let the worker have a request with the id "a" until what is returned is empty."""
+    earlier = request_of(worker.app, "a", 0.0, 0)
+    under_way = {earlier}
+    monkeypatch.setattr(waiting_messages.worker_state, "requests", {"a": earlier})
+    monkeypatch.setattr(waiting_messages.worker_state, "active_requests", under_way)
+    return under_way
 
 
 def test_a_worker_that_ends_starts_nothing(worker: Worker) -> None:
@@ -239,7 +259,7 @@ def test_a_message_that_a_closed_worker_has_kept_for_a_moment_is_not_started(
     worker.waiting.on_wake("a", CHANNEL)
     worker.fire()
     worker.waiting.close()
-    (left,) = (e.entry for e in worker.timer.queue if e.entry.fun == worker.waiting._start)
+    (left,) = (e.entry for e in worker.timer.queue if e.entry.fun == worker.waiting._start_put_off)
     held = worker.waiting._held
     held["a"] = replace(held["a"], starts_from=0.0)  # its moment has passed
     left()
@@ -319,10 +339,13 @@ def test_a_message_whose_key_is_free_already_starts(late: Worker) -> None:
 
 
 def test_a_message_of_a_free_key_starts_although_another_one_has_its_id(
-    late: Worker, look: Callable[[], None]
+    late: Worker, look: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late.receive("a")
-    late.receive("a")
+    monkeypatch.setattr(waiting_messages.worker_state, "requests", requests := {})
+    kept = []
+    for _ in range(2):
+        kept.append(late.receive("a"))
+        requests["a"] = kept[-1]  # as Celery 5.7 notes what it keeps
     late.waiting.on_wake("a", CHANNEL)
     settle(late, "a")
     look()
