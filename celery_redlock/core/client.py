@@ -28,7 +28,7 @@ from celery_redlock.core.release import HANDBACK_TTL, deliver_later, release_to,
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.retry import DEFAULT_POLICY, PUBLISH_POLICY
 from celery_redlock.core.settings import ClientOptions, ClientSettings, client_settings
-from celery_redlock.core.validation import Name, checked_keys, checked_records
+from celery_redlock.core.validation import Name, checked_keys, checked_records, each_once
 from celery_redlock.core.waiting import After, RetryOptions, in_thread, retries
 from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import ConfigurationError, LockContended, LockKeyError
@@ -632,7 +632,7 @@ def _above_limits(reservation: Reservation, params: AcquireParams) -> tuple[str,
 def _checked(keys: Sequence[Key | str], prefix: str = "") -> tuple[Key, ...]:
     """Return keys, or what their names on the nodes stand for, or raise `LockKeyError`."""
     found = (key if isinstance(key, Key) else Key.read(key, prefix) for key in keys)
-    checked = tuple(dict.fromkeys(found))
+    checked = each_once(found)
     check_key_count(sum(key.holders for key in checked if not key.is_record))
     return checked
 

@@ -29,7 +29,7 @@ LONGEST = 100 * 365.25 * 86_400
 
 def checked_keys(prefix: str, key: LockKeys | Sequence[Name]) -> tuple[Key, ...]:
     """
-    Return the keys that one or several names mean, each once.
+    Return the keys that one or several names mean, each once; the smallest of its limits holds.
 
     Args:
         prefix: key prefix of the client.
@@ -48,9 +48,18 @@ def checked_keys(prefix: str, key: LockKeys | Sequence[Name]) -> tuple[Key, ...]
         )
     else:
         names = tuple(key)
-    keys = tuple(dict.fromkeys(_key(prefix, name) for name in names))
+    keys = each_once(_key(prefix, name) for name in names)
     check_key_count(sum(key.holders for key in keys))
     return keys
+
+
+def each_once(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """Return each key once, with the smallest of its limits."""
+    found: dict[Key, Key] = {}
+    for key in keys:
+        if key not in found or key.slots < found[key].slots:
+            found[key] = key
+    return tuple(found.values())
 
 
 def _key(prefix: str, name: Name) -> Key:

@@ -43,6 +43,20 @@ def test_a_rate_is_read_as_people_write_it(rate: Any, slots: int, seconds: float
 
 
 @pytest.mark.parametrize(
+    ("keys", "slots"),
+    [
+        ([Limit("k", 4), Limit("k", 1)], [1]),
+        ([Limit("k", 1), Limit("k", 4)], [1]),
+        ([Rate("k", "2/s"), "k", Rate("k", "9/s")], [2, 0]),
+    ],
+)
+def test_of_several_limits_of_a_key_in_one_call_the_smallest_holds(
+    keys: list[Any], slots: list[int]
+) -> None:
+    assert [key.slots for key in checked_keys("redlock:", keys)] == slots
+
+
+@pytest.mark.parametrize(
     "rate", ["", "x", "5/w", "-1/s", 0, "0/m", True, None, "1/0s", "1/2/s", "9" * 400]
 )
 def test_what_is_no_rate_is_named_with_one_that_is(rate: Any) -> None:
