@@ -161,11 +161,38 @@ FAILING_OVER = (
         ),
     ),
     fault(
+        "two threads watch the masters after a start that was interrupted",
+        tested("test_one_thread_watches_although_the_start_of_another_was_interrupted"),
+        (
+            "transport/redis/masters.py::MasterWatch._is_watching",
+            "if is_used and self._pipe is pipe:",
+            "if is_used:",
+        ),
+    ),
+    fault(
+        "a reading is as old as its last reply",
+        tested("test_a_reading_is_as_old_as_its_first_question"),
+        (
+            "transport/redis/masters.py::MasterWatch._note_reading",
+            "self._read_at = asked_at",
+            "self._read_at = clock.now()",
+        ),
+    ),
+    fault(
+        "a call waits for one reading, whether its connections are made or not",
+        tested("test_a_call_waits_for_connections_that_take_longer_than_a_reading"),
+        (
+            "transport/redis/sentinel.py::Sentinels.read",
+            "if are_named or (is_whole and all(one.is_done for one in self._sentinels)):",
+            "if are_named or is_whole:",
+        ),
+    ),
+    fault(
         "a watch that ended by an error never begins again",
         tested("test_a_watch_that_ended_by_an_error_begins_again"),
         (
-            "transport/redis/masters.py::MasterWatch._run",
-            "if self._pipe is own:",
+            "transport/redis/masters.py::MasterWatch._end",
+            "if self._pipe is pipe:",
             "if False:",
         ),
     ),

@@ -9,6 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
@@ -56,6 +57,7 @@ class MasterWatch:
         # Without a takeover the guard is off.
         self.quarantine_ms = milliseconds(max_ttl + takeover) if takeover else 0
         self._timeout = durations.node_timeout
+        # Those of the thread that watches; made here, they refuse wrong options.
         self._sentinels = Sentinels(self.groups.values(), self._timeout)
         self._pipe: WakeupPipe | None = None
         self.reset_after_fork()
@@ -113,21 +115,22 @@ class MasterWatch:
 
     def _start(self) -> None:
         try:
-            self._pipe = WakeupPipe()
-            start_native_thread(self._run, "redlock-masters")
+            self._pipe = pipe = WakeupPipe()
+            start_native_thread(partial(self._run, pipe), "redlock-masters")
         except (RuntimeError, OSError):
             self._pipe = None  # no more threads or pipes, so no master is confirmed
         except BaseException:
-            self._pipe = None
+            self._pipe = None  # a thread that has begun ends
             raise
 
-    def _run(self) -> None:
-        own = self._pipe
+    def _run(self, pipe: WakeupPipe) -> None:
+        # Its own: the answer to another thread's question would seem to be newer than it is.
+        sentinels = Sentinels(self.groups.values(), self._timeout)
         try:
             poller = new_poller(native=True)
-            while (pipe := self._pipe_while_used()) is not None:
+            while self._is_watching(pipe, sentinels):
                 until = clock.now() + _PAUSE
-                self._sentinels.read(pipe, _LONGEST, self._note_reading)
+                sentinels.read(pipe, _LONGEST, self._note_reading)
                 poller.register(pipe.fd, READ)
                 while self._pauses() and (left := until - clock.now()) > 0:
                     poller.poll(as_milliseconds(left))
@@ -135,28 +138,31 @@ class MasterWatch:
                 poller.unregister(pipe.fd)
         finally:
             with self._lock:
-                if self._pipe is own:
-                    self._sentinels.close()
-                    self._pipe = None  # after an error: the next use starts another thread
+                self._end(pipe, sentinels)  # after an error: the next use starts another thread
             close_greenlet_hub()
 
-    def _note_reading(self) -> None:
-        self._read_at = clock.now()
+    def _note_reading(self, asked_at: float) -> None:
+        self._read_at = asked_at
 
     def _pauses(self) -> bool:
         """Return whether a pause lasts, whatever has ended a wait."""
         return not self._closed and clock.now() - self._read_at <= MAX_AGE
 
-    def _pipe_while_used(self) -> WakeupPipe | None:
-        """Return what ends a pause; end the watch if the client is idle or closed."""
+    def _is_watching(self, pipe: WakeupPipe, sentinels: Sentinels) -> bool:
+        """Return whether a thread watches on; end it if the client is idle or closed."""
         with self._lock:
-            if not self._closed and clock.now() - self._used_at < _IDLE:
-                return self._pipe
-            self._sentinels.close()
-            pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            pipe.close()
-        return None
+            is_used = not self._closed and clock.now() - self._used_at < _IDLE
+            if is_used and self._pipe is pipe:
+                self._sentinels = sentinels
+                return True
+            self._end(pipe, sentinels)
+        return False
+
+    def _end(self, pipe: WakeupPipe, sentinels: Sentinels) -> None:
+        sentinels.close()
+        if self._pipe is pipe:
+            self._pipe = None
+        pipe.close()
 
 
 class GroupConnector(Connector):

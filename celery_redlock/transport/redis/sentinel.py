@@ -17,7 +17,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
-from celery_redlock._greenlets.threads import start_native_thread
+from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.mastership import TAKEOVER, Master
@@ -200,13 +200,14 @@ class Sentinels:
                 watched.setdefault(sentinel, []).append(group.name)
         self._sentinels = [_Sentinel(url, names, timeout) for url, names in watched.items()]
 
-    def read(self, pipe: WakeupPipe, limit: float, on_named: Callable[[], None]) -> None:
+    def read(self, pipe: WakeupPipe, limit: float, on_named: Callable[[float], None]) -> None:
         """
         Ask every Sentinel, and let the groups learn what they report.
 
         Args:
             pipe, limit: as for `rounds`.
-            on_named: called as soon as all masters are named, and at the end.
+            on_named: called as soon as all masters are named, and at the end unless a Sentinel is
+                still being connected to; with the time from before the first question.
         """
         asked_at = clock.now()
         for reports, is_whole in self.rounds(pipe, limit):
@@ -216,8 +217,8 @@ class Sentinels:
                 are_named &= is_named
                 if is_named or is_whole:
                     group.learn(reported, asked_at)
-            if are_named or is_whole:
-                on_named()
+            if are_named or (is_whole and all(one.is_done for one in self._sentinels)):
+                on_named(asked_at)
 
     def rounds(
         self, pipe: WakeupPipe, limit: float = math.inf
@@ -242,7 +243,7 @@ class Sentinels:
         connected = [one for one in self._sentinels if one.is_awaited]
         # This process may have paused while it asked them.
         until = clock.now() + (timeout if connected else min(limit, FIRST_READING * timeout))
-        poller = new_poller(native=True)
+        poller = new_poller(native=on_native_thread())
         while True:
             for one in self._sentinels:
                 if one.go_on():

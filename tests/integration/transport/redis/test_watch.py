@@ -6,19 +6,21 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
+from celery_redlock._greenlets.threads import start_native_thread
 from celery_redlock.protocol.mastership import MAX_AGE
-from celery_redlock.transport import parse_node
+from celery_redlock.transport import clock, parse_node
 from celery_redlock.transport.base import Durations
 from celery_redlock.transport.redis import masters
 from celery_redlock.transport.redis.masters import MasterWatch
 from celery_redlock.transport.redis.sentinel import NoReport, SentinelGroup, ask_sentinels
 from tests.support.forking import end_of, in_child
+from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.leaks import descriptors
 from tests.support.nodes import CALM
 from tests.support.sentinels import LOOPBACK, FakeSentinel, fake_sentinels, named, url_of
@@ -200,17 +202,97 @@ def test_a_watch_that_is_used_while_its_thread_ends_begins_again(
     watch.use()
     using = threading.Thread(target=watch.use)
 
-    def close() -> None:
+    def close(_: object) -> None:
         monkeypatch.undo()
         using.start()
         using.join(0.2)  # it has to wait for this thread
 
-    monkeypatch.setattr(watch._sentinels, "close", close)
+    monkeypatch.setattr(masters.Sentinels, "close", close)
     watch.close()
     wait_until(lambda: using.ident)
     using.join()
     wait_until(lambda: watch._pipe is not None)
     watch.close()
+
+
+def test_one_thread_watches_although_the_start_of_another_was_interrupted(
+    sentinels: list[FakeSentinel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins = threading.Event()
+
+    def start(run: Callable[[], None], name: str) -> None:
+        start_native_thread(lambda: run() if begins.wait(TIMEOUT) else None, name)
+        raise KeyboardInterrupt
+
+    watch = watch_of(url_of(sentinels))
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(masters, "start_native_thread", start)
+        with pytest.raises(KeyboardInterrupt):
+            watch.use()
+    watch.use()
+    begins.set()
+    wait_until(lambda: [one.name for one in threading.enumerate()].count("redlock-masters") == 1)
+    assert watch._pipe is not None
+    watch.close()
+
+
+def test_a_reading_is_as_old_as_its_first_question(sentinels: list[FakeSentinel]) -> None:
+    asked: list[float] = []
+
+    def note(_: object) -> list[bytes]:
+        asked.append(clock.now())
+        return named()
+
+    for one in sentinels:
+        one.reply = note
+    watch = watch_of(url_of(sentinels))
+    watch.use()
+    wait_until(lambda: watch._read_at > 0)
+    assert watch._read_at <= min(asked)
+    watch.close()
+
+
+def test_a_call_waits_for_connections_that_take_longer_than_a_reading(
+    sentinels: list[FakeSentinel], ends_lookup: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masters, "_PAUSE", 0.05)
+    monkeypatch.setattr(masters, "_LONGEST", 0.05)
+    url = url_of(sentinels).replace(LOOPBACK, SLOW, 2)
+    watch, found = watch_of(url, node_timeout=TIMEOUT), []
+    call = threading.Thread(target=lambda: found.append(watch.master_of(parse_node(url)).address))
+    call.start()
+    wait_until(lambda: sentinels[2].asked > 2)
+    ends_lookup.set()
+    call.join()
+    assert found == [(LOOPBACK, 1)]
+    watch.close()
+
+
+#: Prints how many times another greenlet ran while a Sentinel did not reply.
+RUNS_MEANWHILE = """
+import sys, time
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.redis.sentinel import ask_sentinels
+def count():
+    while not ends:
+        runs.append(1)
+        time.sleep(0.01)
+runs, ends = [], []
+counting = spawn(count)
+ask_sentinels(parse_node(sys.argv[1]), 1.0)
+ends.append(1)
+join(counting)
+print(len(runs))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", PATCH)
+def test_other_greenlets_run_while_sentinels_are_asked(
+    sentinels: list[FakeSentinel], kind: str
+) -> None:
+    sentinels[2].reply = lambda _: []
+    assert int(run_with_greenlets(kind, RUNS_MEANWHILE, url_of(sentinels))) > 10
 
 
 def test_a_forked_child_closes_its_copies_of_the_connections_and_no_more(
