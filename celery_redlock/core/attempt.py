@@ -4,6 +4,7 @@ One attempt to acquire a lock: both rounds, and what undoes them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import random
@@ -205,6 +206,13 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
             # A time limit or Ctrl-C may have struck after the command was sent.
             channel.send(release(params.keys, under_way.owner, 0))
             raise
+
+
+def forget(transport: Transport, attempt: Attempt, waiter: Waiter) -> None:
+    """Have nodes forget who waited for the keys of an attempt. Never waits or raises."""
+    with contextlib.suppress(Exception):  # it stays in its wait queues until they end
+        nodes = range(len(transport.names))
+        transport.send_behind(attempt.channel, forget_waiter(attempt.params.keys, waiter), nodes)
 
 
 @dataclass(slots=True)

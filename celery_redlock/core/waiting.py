@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Any, TypeAlias
 
-from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
+from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, forget
 from celery_redlock.core.failures import Refusal, refusal_of
 from celery_redlock.core.retry import DEFAULT_POLICY, Pauses, RetryPolicy
 from celery_redlock.protocol.commands import Waiter
@@ -105,7 +105,8 @@ def retries(transport: Transport, options: RetryOptions, first: Attempt) -> Step
 
     The call begins to listen once others have refused it, and from then on its attempts have its
     name, so that a release after a refusal wakes it. Attempts after a wake-up do not count for the
-    policy, except the one that ends the wait.
+    policy, except the one that ends the wait. Nodes forget a call that ends without its keys, also
+    one whose driver closes the steps.
 
     Returns:
         The last attempt, and how many there were.
@@ -126,17 +127,20 @@ class _Call:
             os.urandom(8).hex(), transport.wall_us() // 1000, keep_ms=0
         )
         self._listener: Listener | None = None
+        self._keep_ms = 0  # for how long nodes keep its own waiter from the latest attempt
         self._made = 0
         self._note(first)
 
     def steps(self) -> Steps:
-        if After.WAIT in self._after:
-            yield from self._wait()
-            if self._may_be_remembered:
-                self._note((yield Try(self._next_params())))
         waiter = None
-        if After.REGISTER in self._after and self._options.registers_as is not None:
-            waiter = self._options.registers_as()
+        try:
+            if After.WAIT in self._after:
+                yield from self._wait()
+            if After.REGISTER in self._after and self._options.registers_as is not None:
+                waiter = self._options.registers_as()
+        finally:
+            if waiter is None and self._keep_ms and not self._attempt.is_granted:
+                forget(self._transport, self._attempt, self._waiter)
         if waiter is None:
             return self._attempt, self._made
         once = replace(self._options, seconds=0.0, registers_as=None)
@@ -165,12 +169,6 @@ class _Call:
                 pauses.before_attempt()
                 self._note((yield Try(self._next_params())))
 
-    @property
-    def _may_be_remembered(self) -> bool:
-        """Whether nodes may remember it from its last attempt, although its time has ended."""
-        is_over = self._listener is not None and self._left() <= 0 and After.WAIT in self._after
-        return is_over and self._attempt.is_refused and After.REGISTER not in self._after
-
     def _note(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._made += 1
@@ -195,7 +193,9 @@ class _Call:
                 return self._params
             return replace(self._params, waiter=replace(first, has_waited=True))
         left = min(_KEEP, max(0.0, self._end - self._transport.now()))
-        keep_ms = self._waiter.keep_ms or milliseconds(left)
+        if not self._waiter.keep_ms:
+            self._keep_ms = milliseconds(left)
+        keep_ms = self._waiter.keep_ms or self._keep_ms
         return replace(self._params, waiter=replace(self._waiter, keep_ms=keep_ms, has_waited=True))
 
     @property
@@ -254,6 +254,7 @@ def in_thread(
     finally:
         if call is not None:
             call.close()
+        steps.close()
 
 
 def _pause(transport: Transport, call: WaitingCall | None, until: float) -> bool:
@@ -297,6 +298,7 @@ async def in_event_loop(
     finally:
         if listener is not None:
             listener.close()
+        steps.close()
 
 
 async def _pause_in_event_loop(transport: Transport, woken: asyncio.Event, until: float) -> bool:

@@ -243,6 +243,33 @@ WAITING = (
         ),
     ),
     fault(
+        "a call that was cancelled or interrupted is woken in the place of others",
+        tested("test_nodes_forget_a_call_that_ends_while_it_waits"),
+        (
+            "core/waiting.py::_Call.steps",
+            "waiter is None and self._keep_ms and not self._attempt.is_granted",
+            "False",
+        ),
+    ),
+    fault(
+        "a call whose time ends during an attempt is woken in the place of others",
+        tested("test_nodes_forget_a_call_whose_time_ends_during_an_attempt"),
+        (
+            "core/waiting.py::_Call.steps",
+            "waiter is None and self._keep_ms and not self._attempt.is_granted",
+            "waiter is None and self._left() > 0",
+        ),
+    ),
+    fault(
+        "a coroutine that is cancelled while nodes are asked is woken in the place of others",
+        tested("test_nodes_forget_a_coroutine_that_is_cancelled_while_they_are_asked_again"),
+        (
+            "core/aio/client.py::AsyncRedlock._attempt",
+            "elif params.waiter is not None:",
+            "elif False:",
+        ),
+    ),
+    fault(
         "a node forgets a message that began to wait after the one that has ended",
         tested("test_one_of_the_same_name_that_waits_since_later_is_not_forgotten"),
         (

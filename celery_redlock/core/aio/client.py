@@ -18,7 +18,7 @@ from typing import Literal, Self, Unpack
 
 from celery_redlock.core.aio.lease import AsyncLease
 from celery_redlock.core.aio.pool import CallPool
-from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
+from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, forget
 from celery_redlock.core.client import Client
 from celery_redlock.core.current import refuse_own_lock, under_lease
 from celery_redlock.core.inspection import LockInfo
@@ -238,6 +238,8 @@ class AsyncRedlock:
             if attempt.is_granted:  # any other has been undone already
                 at_once = replace(request, at_least_for=0.0)
                 client.lease_from(at_once, attempt, 1, client.transport.now()).release()
+            elif params.waiter is not None:
+                forget(client.transport, attempt, params.waiter)
 
         return await self._acquire_pool.run_or_undo(
             partial(attempt_once, client.transport, params), give_back

@@ -266,7 +266,8 @@ class MemoryTransport:
         """Do nothing: no reply is late."""
 
     def send_behind(self, channel: Channel, command: Command, nodes: Sequence[int]) -> None:
-        """Do nothing: a node executes all commands in order, whatever their channel."""
+        """Send a command: a node executes all in order, whatever their channel."""
+        self.send(command, nodes)
 
     def send_after_ack(self, channel: Channel, command: Command, acked: AckedNodes) -> None:
         """Send a command to the nodes in `acked`."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from celery_redlock import AsyncLease, AsyncRedlock, LeaseLost
+from celery_redlock.core.aio import client as aio_client
+from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
 from celery_redlock.core.lease import holding_of
+from celery_redlock.transport import Transport
 from tests.integration.aio.test_taking import REAL, turns
 from tests.support.nodes import Nodes
 from tests.support.waiting import TIMEOUT, wait_until
@@ -47,6 +51,30 @@ async def test_a_coroutine_that_is_cancelled_while_it_waits_for_a_holder_takes_n
     await cancelled(taking)
     assert await theirs.release()
     nodes.wait_free("key")
+
+
+async def test_nodes_forget_a_coroutine_that_is_cancelled_while_they_are_asked_again(
+    nodes: Nodes, redlock: AsyncRedlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_ask, asked = threading.Event(), threading.Event(), threading.Event()
+
+    def ask_late(transport: Transport, params: AcquireParams) -> Attempt:
+        if params.waiter is None:  # it does not listen yet
+            return attempt_once(transport, params)
+        begun.set()
+        assert may_ask.wait(TIMEOUT)
+        attempt = attempt_once(transport, params)
+        asked.set()
+        return attempt
+
+    monkeypatch.setattr(aio_client, "attempt_once", ask_late)
+    await redlock.acquire("key", ttl=60.0, wait=TIMEOUT)
+    taking = asyncio.create_task(redlock.acquire("key", ttl=60.0, wait=None))
+    await asyncio.to_thread(begun.wait, TIMEOUT)
+    await cancelled(taking)
+    may_ask.set()
+    wait_until(asked.is_set)
+    wait_until(lambda: not any(nodes.waiting(node, "key") for node in range(5)))
 
 
 async def never(lease: AsyncLease) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
-from celery_redlock import AsyncRedlock, LockContended, Redlock
-from celery_redlock.core import Lease
+from celery_redlock import AsyncRedlock, LockContended, QuorumUnavailable, Redlock
+from celery_redlock.core import Lease, client_of
 from celery_redlock.protocol.timing import quorum
 from tests.support.cases import first_of
 from tests.support.greenlets import PATCH, run_with_greenlets
@@ -111,6 +111,59 @@ def test_a_call_that_gives_up_is_forgotten(nodes: Nodes, client: Redlock) -> Non
     with pytest.raises(LockContended):
         nodes.connected().acquire("key", wait=1.1)
     wait_until_remembered(nodes, 0)
+
+
+def in_a_pause(monkeypatch: pytest.MonkeyPatch, client: Redlock, act: Callable[[], None]) -> None:
+    """Do something in each pause of the client's waiting calls, instead of waiting."""
+    transport = client_of(client).transport
+    monkeypatch.setattr(transport, "wait", lambda call, seconds: act())
+
+
+def cancelled(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait() -> None:
+        async with AsyncRedlock(nodes.urls, node_timeout=CALM) as redlock:
+            waiting = asyncio.create_task(redlock.acquire("key", wait=None, retry=WHEN_WOKEN))
+            await asyncio.to_thread(wait_until_remembered, nodes)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+
+    asyncio.run(wait())
+
+
+def interrupted(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    client = nodes.connected()
+    in_a_pause(monkeypatch, client, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        client.acquire("key", wait=None)
+
+
+def ended_by_its_policy(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Retrying(stop=stop_after_attempt(2), wait=wait_fixed(0.1))
+    with pytest.raises(LockContended):
+        nodes.connected().acquire("key", wait=None, retry=policy)
+
+
+def left_without_a_quorum(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, policy = nodes.connected(), Retrying(stop=stop_after_attempt(2), wait=wait_fixed(0.1))
+    in_a_pause(monkeypatch, client, lambda: nodes.kill(0, 1, 2))
+    with pytest.raises(QuorumUnavailable):
+        client.acquire("key", wait=None, retry=policy)
+
+
+@pytest.mark.parametrize(
+    "end", [cancelled, interrupted, ended_by_its_policy, left_without_a_quorum]
+)
+def test_nodes_forget_a_call_that_ends_while_it_waits(
+    nodes: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[Nodes, pytest.MonkeyPatch], None],
+) -> None:
+    nodes.connected().acquire("key", ttl=60.0)
+    end(nodes, monkeypatch)
+    wait_until(lambda: not nodes.waiting(3, "key") + nodes.waiting(4, "key"))
 
 
 def test_a_call_that_waits_for_a_moment_only_does_not_listen(servers: ServerNodes) -> None:

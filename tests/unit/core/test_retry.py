@@ -26,6 +26,7 @@ from celery_redlock.core.waiting import (
     in_thread,
     retries,
 )
+from celery_redlock.protocol.commands import Command, Waiter
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.rounds import AcquireRound
 from celery_redlock.protocol.votes import Failed, Granted, KeyHolder, Refused, Vote
@@ -155,12 +156,26 @@ def test_a_whole_retrying_cannot_outstay_the_patience() -> None:
     assert sum(trial.pauses) == pytest.approx(1.0)
 
 
-def test_a_call_whose_time_ends_during_an_attempt_makes_one_more_that_nodes_forget() -> None:
-    time, kept = VirtualTime(), list[int]()
+class RecordedTime(VirtualTime):
+    """Virtual time of one node, with the names of the waiters that it is asked to forget."""
+
+    names = ("node",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten: list[str] = []
+
+    def send_behind(self, channel: object, command: Command, nodes: Sequence[int]) -> None:
+        assert command.forgets_a_waiter
+        self.forgotten.append(str(command.args[3]))
+
+
+def test_nodes_forget_a_call_whose_time_ends_during_an_attempt() -> None:
+    time, asked = RecordedTime(), list[Waiter]()
     options = RetryOptions(seconds=1.0, policy=wait_fixed(0.068))  # the tenth attempt is at 0.98 s
     steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
     replies: dict[type, Callable[[Any], object]] = {
-        Try: lambda step: kept.append(step.params.waiter.keep_ms) or attempt(HELD),
+        Try: lambda step: asked.append(step.params.waiter) or attempt(HELD),
         Listen: lambda _: SimpleNamespace(is_live=False),
         Pause: lambda step: time.sleep(max(0.0, step.until - time.now())),
     }
@@ -170,8 +185,8 @@ def test_a_call_whose_time_ends_during_an_attempt_makes_one_more_that_nodes_forg
             reply = replies[type(step)](step)
             time.sleep(0.03 if isinstance(step, Try) else 0.0)
             step = steps.send(reply)
-    assert kept[0] == 1000
-    assert kept[-2:] == [20, 0]
+    assert (asked[0].keep_ms, asked[-1].keep_ms) == (1000, 20)
+    assert time.forgotten == [asked[0].name]
 
 
 def test_an_error_in_an_attempt_ends_the_waiting(redlock: Redlock) -> None:
