@@ -155,6 +155,7 @@ class Client:
         settings: of the client.
         addresses: the nodes, in order. Their URLs may have passwords; their names never do.
         transport: to the nodes.
+        closed: it acquires nothing any more.
     """
 
     def __init__(self, nodes: str | Sequence[str], **options: Unpack[ClientOptions]) -> None:
@@ -178,7 +179,7 @@ class Client:
             ),
             deliver_later,
         )
-        self._closed = False
+        self.closed = False
         # Strong references: a lease that its caller dropped keeps its keys until `close`.
         self._leases: set[Lease] = set()
         self._sweep_at = _MANY_LEASES
@@ -211,7 +212,7 @@ class Client:
 
     def check_open(self) -> None:
         """Raise `ConfigurationError` if the client is closed."""
-        if self._closed:
+        if self.closed:
             raise ConfigurationError(
                 f"{self!r} is closed and cannot be used. Close a client only when its last user "
                 "has ended, or create a new one."
@@ -254,7 +255,7 @@ class Client:
             Holding(self.transport, request.params, attempt, lambda: self._leases.discard(lease))
         )
         self._leases.add(lease)
-        if self._closed:  # during the attempt: `close` may not have seen the lease
+        if self.closed:  # during the attempt: `close` may not have seen the lease
             lease.release()
             self.check_open()
         if len(self._leases) > self._sweep_at:
@@ -270,7 +271,7 @@ class Client:
 
     def close(self) -> None:
         """Disconnect, and acquire nothing from then on. Idempotent."""
-        self._closed = True
+        self.closed = True
         self.disconnect()
 
     def disconnect(self) -> None:

@@ -241,8 +241,8 @@ def in_thread(
     try:
         while True:
             step = steps.send(reply)
+            check_open()
             if isinstance(step, Try):
-                check_open()
                 reply = attempt_once(transport, step.params)
             elif isinstance(step, Listen):
                 reply = call = WaitingCall(transport.wake_ups, step.node_keys, step.name)
@@ -270,6 +270,7 @@ def _pause(transport: Transport, call: WaitingCall | None, until: float) -> bool
 async def in_event_loop(
     steps: Steps,
     transport: Transport,
+    check_open: Callable[[], None],
     attempt: Callable[[AcquireParams], Awaitable[Attempt]],
 ) -> tuple[Attempt, int]:
     """
@@ -278,6 +279,7 @@ async def in_event_loop(
     Args:
         steps: the steps of a call.
         transport: to the nodes.
+        check_open: raises if the client is closed.
         attempt: makes an attempt outside of the event loop.
     """
     listener: Listener | None = None
@@ -286,6 +288,7 @@ async def in_event_loop(
     try:
         while True:
             step = steps.send(reply)
+            check_open()
             if isinstance(step, Try):
                 reply = await attempt(step.params)
             elif isinstance(step, Listen):

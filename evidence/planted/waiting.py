@@ -270,6 +270,36 @@ WAITING = (
         ),
     ),
     fault(
+        "calls in an event loop wait on when their client is closed",
+        tested("test_a_call_that_waits_ends_when_its_client_is_closed"),
+        (
+            "core/waiting.py::in_event_loop",
+            "check_open()\n            if isinstance(step, Try):\n                reply = await",
+            "if isinstance(step, Try):\n    reply = await",
+        ),
+    ),
+    fault(
+        "a closed client listens to its nodes again",
+        tested("test_a_call_whose_client_is_closed_does_not_begin_to_listen"),
+        (
+            "core/waiting.py::in_event_loop",
+            "check_open()\n            if isinstance(step, Try):\n                reply = await",
+            "if isinstance(step, Try):\n    check_open()\n    reply = await",
+        ),
+    ),
+    fault(
+        "calls of a client that is being closed ask the nodes in new threads",
+        tested("test_no_call_begins_an_attempt_while_closing_waits_for_another_one"),
+        ("core/aio/client.py::AsyncRedlock.aclose", "self._client.closed = True", "pass"),
+    ),
+    fault(
+        "an event loop waits for nodes while its client is being closed",
+        tested(
+            "test_the_loop_does_not_wait_for_the_release_of_a_lock_that_is_granted_while_closing"
+        ),
+        ("core/aio/client.py::AsyncRedlock._attempt.ask", "if client.closed:", "if False:"),
+    ),
+    fault(
         "a node forgets a message that began to wait after the one that has ended",
         tested("test_one_of_the_same_name_that_waits_since_later_is_not_forgotten"),
         (

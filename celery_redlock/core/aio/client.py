@@ -116,7 +116,9 @@ class AsyncRedlock:
         attempt, attempts = await make(request.params), 1
         if not attempt.is_granted:
             steps = retries(client.transport, request.tries, attempt)
-            attempt, attempts = await in_event_loop(steps, client.transport, make)
+            attempt, attempts = await in_event_loop(
+                steps, client.transport, client.check_open, make
+            )
         return AsyncLease(client.lease_from(request, attempt, attempts, began), self._holder_pool)
 
     @contextlib.asynccontextmanager
@@ -220,8 +222,11 @@ class AsyncRedlock:
         """
         Release the leases that are still held, and close all connections. Idempotent.
 
-        Waits for calls in progress. A block that still holds a lock continues without it.
+        Waits for nodes that are being asked. Calls that wait for a lock raise `ConfigurationError`.
+        A block that still holds one continues without it.
         """
+        # In the loop: after that, no call in it gets a new thread, or begins to listen.
+        self._client.closed = True
         try:
             await self._holder_pool.run(self._close)
         finally:
@@ -241,9 +246,13 @@ class AsyncRedlock:
             elif params.waiter is not None:
                 forget(client.transport, attempt, params.waiter)
 
-        return await self._acquire_pool.run_or_undo(
-            partial(attempt_once, client.transport, params), give_back
-        )
+        def ask() -> Attempt:
+            attempt = attempt_once(client.transport, params)
+            if client.closed:  # its connections end with this call
+                give_back(attempt)
+            return attempt
+
+        return await self._acquire_pool.run_or_undo(ask, give_back)
 
     @contextlib.asynccontextmanager
     async def _interrupted(self, lease: Lease, max_hold: float) -> AsyncIterator[None]:

@@ -8,15 +8,17 @@ import threading
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tenacity import wait_fixed
 
-from celery_redlock import AsyncLease, AsyncRedlock, LeaseLost
+from celery_redlock import AsyncLease, AsyncRedlock, ConfigurationError, LeaseLost, observe
+from celery_redlock.core import waiting as waiting_calls
 from celery_redlock.core.aio import client as aio_client
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
 from celery_redlock.core.lease import holding_of
 from celery_redlock.transport import Transport
 from tests.integration.aio.test_taking import REAL, turns
 from tests.support.nodes import Nodes
-from tests.support.waiting import TIMEOUT, wait_until
+from tests.support.waiting import TIMEOUT, WHEN_WOKEN, wait_until
 
 
 async def cancelled(task: asyncio.Task[object]) -> None:
@@ -53,28 +55,109 @@ async def test_a_coroutine_that_is_cancelled_while_it_waits_for_a_holder_takes_n
     nodes.wait_free("key")
 
 
-async def test_nodes_forget_a_coroutine_that_is_cancelled_while_they_are_asked_again(
-    nodes: Nodes, redlock: AsyncRedlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, may_ask, asked = threading.Event(), threading.Event(), threading.Event()
+class LateAttempt:
+    """An attempt that asks the nodes when it may; others are not late."""
 
-    def ask_late(transport: Transport, params: AcquireParams) -> Attempt:
-        if params.waiter is None:  # it does not listen yet
+    def __init__(self) -> None:
+        self.begun, self.may_ask, self.ended = (threading.Event() for _ in range(3))
+        self.is_late: Callable[[AcquireParams], bool] = lambda params: False
+
+    def __call__(self, transport: Transport, params: AcquireParams) -> Attempt:
+        if not self.is_late(params):
             return attempt_once(transport, params)
-        begun.set()
-        assert may_ask.wait(TIMEOUT)
+        self.begun.set()
+        assert self.may_ask.wait(TIMEOUT)
         attempt = attempt_once(transport, params)
-        asked.set()
+        self.ended.set()
         return attempt
 
-    monkeypatch.setattr(aio_client, "attempt_once", ask_late)
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> LateAttempt:
+    """The attempts of the client; some may be late."""
+    attempts = LateAttempt()
+    monkeypatch.setattr(aio_client, "attempt_once", attempts)
+    return attempts
+
+
+async def test_nodes_forget_a_coroutine_that_is_cancelled_while_they_are_asked_again(
+    nodes: Nodes, redlock: AsyncRedlock, late: LateAttempt
+) -> None:
+    late.is_late = lambda params: params.waiter is not None
     await redlock.acquire("key", ttl=60.0, wait=TIMEOUT)
     taking = asyncio.create_task(redlock.acquire("key", ttl=60.0, wait=None))
-    await asyncio.to_thread(begun.wait, TIMEOUT)
+    await asyncio.to_thread(late.begun.wait, TIMEOUT)
     await cancelled(taking)
-    may_ask.set()
-    wait_until(asked.is_set)
+    late.may_ask.set()
+    wait_until(late.ended.is_set)
     wait_until(lambda: not any(nodes.waiting(node, "key") for node in range(5)))
+
+
+async def test_a_call_that_waits_ends_when_its_client_is_closed(
+    nodes: Nodes, redlock: AsyncRedlock
+) -> None:
+    nodes.connected().acquire("key", ttl=60.0)
+    waiting = asyncio.create_task(redlock.acquire("key", wait=None, retry=WHEN_WOKEN))
+    while not nodes.waiting(4, "key"):
+        await asyncio.sleep(0.01)
+    await redlock.aclose()
+    with pytest.raises(ConfigurationError, match="is closed"):
+        await asyncio.wait_for(waiting, TIMEOUT)
+
+
+async def test_no_call_begins_an_attempt_while_closing_waits_for_another_one(
+    nodes: Nodes, redlock: AsyncRedlock, late: LateAttempt
+) -> None:
+    late.is_late = lambda params: params.keys[0].text == "late"
+    nodes.connected().acquire("key", ttl=60.0)
+    asked = asyncio.create_task(redlock.acquire("late"))
+    waiting = asyncio.create_task(redlock.acquire("key", wait=None, retry=wait_fixed(0.01)))
+    await asyncio.to_thread(late.begun.wait, TIMEOUT)
+    closing = asyncio.create_task(redlock.aclose())
+    with pytest.raises(ConfigurationError, match="is closed"):
+        await asyncio.wait_for(waiting, TIMEOUT)
+    late.may_ask.set()
+    await closing
+    with pytest.raises(ConfigurationError, match="is closed"):
+        await asked
+
+
+async def test_the_loop_does_not_wait_for_the_release_of_a_lock_that_is_granted_while_closing(
+    nodes: Nodes, redlock: AsyncRedlock, late: LateAttempt
+) -> None:
+    late.is_late = lambda params: True
+    threads: list[threading.Thread] = []
+    asked = asyncio.create_task(redlock.acquire("key", ttl=60.0, wait=TIMEOUT))
+    await asyncio.to_thread(late.begun.wait, TIMEOUT)
+    with contextlib.ExitStack() as ends:
+        ends.callback(observe(lambda details: threads.append(threading.current_thread())))
+        closing = asyncio.create_task(redlock.aclose())
+        await turns()
+        late.may_ask.set()
+        with pytest.raises(ConfigurationError, match="is closed"):
+            await asked
+        await closing
+    assert threads
+    assert threading.main_thread() not in threads
+    nodes.wait_free("key")
+
+
+async def test_a_call_whose_client_is_closed_does_not_begin_to_listen(
+    nodes: Nodes, redlock: AsyncRedlock, late: LateAttempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening: list[object] = []
+    monkeypatch.setattr(waiting_calls, "_listen", lambda *step: listening.append(step))
+    late.is_late = lambda params: True
+    nodes.connected().acquire("key", ttl=60.0)
+    asked = asyncio.create_task(redlock.acquire("key", wait=None))
+    await asyncio.to_thread(late.begun.wait, TIMEOUT)
+    closing = asyncio.create_task(redlock.aclose())
+    await turns()
+    late.may_ask.set()
+    with pytest.raises(ConfigurationError, match="is closed"):
+        await asyncio.wait_for(asked, TIMEOUT)
+    await closing
+    assert not listening
 
 
 async def never(lease: AsyncLease) -> None:
