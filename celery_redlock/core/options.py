@@ -40,7 +40,8 @@ class AcquireOptions(TypedDict, total=False):
         retry: how to wait between attempts. Default: the client's `retry`.
         label: a name for the holder, which people see in errors, in lists of locks and in the
             nodes' keys. Default: the host name and the process id.
-        at_least_for: seconds for which the keys stay locked, even if the lease is released earlier.
+        at_least_for: seconds for which the keys stay locked, even if the lease is released earlier;
+            one that expires without a release frees them.
     """
 
     ttl: float | timedelta | None

@@ -128,7 +128,8 @@ class LockOptions:
             task and lease that returns one of these.
         max_hold: How long the watchdog extends the lock, so that a body that hangs does not hold
             its key indefinitely.
-        at_least_for: Minimum time that the key stays taken, even if the body ends earlier.
+        at_least_for: Minimum time that the key stays taken, even if the body ends earlier; after
+            a worker is killed, the key is free when `lock_ttl` has passed.
         starting_deadline: Skip a scheduled run that would start later than this after its due time,
             including the wait for its lock. The entry's `countdown` counts as lateness.
     """
