@@ -139,8 +139,8 @@ class _Call:
             if After.REGISTER in self._after and self._options.registers_as is not None:
                 waiter = self._options.registers_as()
         finally:
-            if waiter is None and self._keep_ms and not self._attempt.is_granted:
-                forget(self._transport, self._attempt, self._waiter)
+            if waiter is None and not self._attempt.is_granted:
+                self._forget()
         if waiter is None:
             return self._attempt, self._made
         once = replace(self._options, seconds=0.0, registers_as=None)
@@ -158,6 +158,7 @@ class _Call:
                 self._listener = yield Listen(
                     tuple(key.stored for key in self._params.keys), self._waiter.name
                 )
+                self._listener.on_close = self._forget
                 # The keys may have become free before it listened.
                 if not (yield from self._is_refused_again()):
                     continue
@@ -168,6 +169,10 @@ class _Call:
             else:
                 pauses.before_attempt()
                 self._note((yield Try(self._next_params())))
+
+    def _forget(self) -> None:
+        if self._keep_ms:
+            forget(self._transport, self._attempt, self._waiter)
 
     def _note(self, attempt: Attempt) -> None:
         self._attempt = attempt

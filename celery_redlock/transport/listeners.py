@@ -77,6 +77,7 @@ class Listener:
             for each node, in a native thread; it must not block.
         on_live: called in a native thread, too, when a quorum of nodes has begun to publish to the
             listener, which has missed everything that they published before.
+        on_close: called when the transport is about to be closed, and then `on_live`.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Listener:
         self.channels = frozenset(channels)
         self.on_wake = on_wake
         self.on_live = on_live
+        self.on_close: Callable[[], None] = lambda: None
         self._wake_ups = wake_ups
         wake_ups.add(self, self.channels)
 

@@ -247,16 +247,21 @@ WAITING = (
         tested("test_nodes_forget_a_call_that_ends_while_it_waits"),
         (
             "core/waiting.py::_Call.steps",
-            "waiter is None and self._keep_ms and not self._attempt.is_granted",
+            "waiter is None and not self._attempt.is_granted",
             "False",
         ),
+    ),
+    fault(
+        "a call whose client was closed is woken in the place of others",
+        tested("test_nodes_forget_a_call_that_ends_while_it_waits"),
+        ("core/waiting.py::_Call._wait", "self._listener.on_close = self._forget", "pass"),
     ),
     fault(
         "a call whose time ends during an attempt is woken in the place of others",
         tested("test_nodes_forget_a_call_whose_time_ends_during_an_attempt"),
         (
             "core/waiting.py::_Call.steps",
-            "waiter is None and self._keep_ms and not self._attempt.is_granted",
+            "waiter is None and not self._attempt.is_granted",
             "waiter is None and self._left() > 0",
         ),
     ),

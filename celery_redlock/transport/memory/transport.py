@@ -276,6 +276,7 @@ class MemoryTransport:
     def close(self) -> None:
         """Wake the listeners, which then find the client closed."""
         for listener in tuple(self._listeners):
+            listener.on_close()
             listener.on_live()
 
     def connect(self, limit: float = math.inf) -> None:

@@ -221,6 +221,7 @@ class RedisTransport:
 
     def close(self) -> None:
         """Close all idle connections and wait for those that are being made. Idempotent."""
+        self.wake_ups.close()  # first: its listeners may send
         with self._lock:
             self._closed = True
             channels = [*self._idle, *self._idle_native]
@@ -228,7 +229,6 @@ class RedisTransport:
             self._idle_native.clear()
             for channel in channels:
                 channel.closed = True
-        self.wake_ups.close()
         if self._nodes.watch is not None:
             self._nodes.watch.close()
         until = clock.now() + self._nodes.node_timeout

@@ -78,6 +78,7 @@ class RedisWakeUps(Listeners):
             for reader in self._readers:
                 reader.notice()
         for listener in listeners:
+            listener.on_close()
             listener.on_live()  # it finds the client closed
 
     def woken(self, channel: str, name: str) -> None:

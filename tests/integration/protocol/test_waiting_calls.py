@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 from tenacity import Retrying, stop_after_attempt, wait_fixed
 
-from celery_redlock import AsyncRedlock, LockContended, QuorumUnavailable, Redlock
+from celery_redlock import (
+    AsyncRedlock,
+    ConfigurationError,
+    LockContended,
+    QuorumUnavailable,
+    Redlock,
+)
 from celery_redlock.core import Lease, client_of
 from celery_redlock.protocol.timing import quorum
 from tests.support.cases import first_of
@@ -114,9 +120,9 @@ def test_a_call_that_gives_up_is_forgotten(nodes: Nodes, client: Redlock) -> Non
 
 
 def in_a_pause(monkeypatch: pytest.MonkeyPatch, client: Redlock, act: Callable[[], None]) -> None:
-    """Do something in each pause of the client's waiting calls, instead of waiting."""
+    """Do something in each pause of the client's waiting calls, and end it."""
     transport = client_of(client).transport
-    monkeypatch.setattr(transport, "wait", lambda call, seconds: act())
+    monkeypatch.setattr(transport, "wait", lambda call, seconds: act() or True)
 
 
 def cancelled(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +159,35 @@ def left_without_a_quorum(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None
         client.acquire("key", wait=None, retry=policy)
 
 
+def closed(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = nodes.connected()
+    in_a_pause(monkeypatch, client, client.close)
+    with pytest.raises(ConfigurationError):
+        client.acquire("key", wait=None)
+
+
+def closed_in_a_loop(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait() -> None:
+        redlock = AsyncRedlock(nodes.urls, node_timeout=CALM)
+        waiting = asyncio.create_task(redlock.acquire("key", wait=None, retry=WHEN_WOKEN))
+        await asyncio.to_thread(wait_until_remembered, nodes)
+        await redlock.aclose()
+        with pytest.raises(ConfigurationError):
+            await waiting
+
+    asyncio.run(wait())
+
+
 @pytest.mark.parametrize(
-    "end", [cancelled, interrupted, ended_by_its_policy, left_without_a_quorum]
+    "end",
+    [
+        cancelled,
+        interrupted,
+        ended_by_its_policy,
+        left_without_a_quorum,
+        closed,
+        closed_in_a_loop,
+    ],
 )
 def test_nodes_forget_a_call_that_ends_while_it_waits(
     nodes: Nodes,
