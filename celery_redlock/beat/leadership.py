@@ -5,7 +5,7 @@ One leadership of a beat, from the acquired lease to the hand-over.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from celery_redlock.beat.missed_runs import MissedRuns
 from celery_redlock.beat.retry_queue import RetryQueue
 from celery_redlock.beat.schedule_state import ScheduleState
 from celery_redlock.beat.timing import Timings
-from celery_redlock.core import Client, Lease, Register
+from celery_redlock.core import Client, Lease, Register, VersionedValue
 from celery_redlock.errors import QuorumUnavailable, StaleFencingToken
 from celery_redlock.signals import beat_leader_started, beat_leader_stopped
 
@@ -61,6 +61,7 @@ class Leadership:
         schedule: the schedule's name on the nodes.
         timings: the times that bound a leadership.
         build: makes the wrapped scheduler.
+        remembered: the `records` of this beat's last leadership.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Leadership:
         schedule: str,
         timings: Timings,
         build: Callable[[], Any],
+        remembered: Mapping[str, VersionedValue],
     ) -> None:
         now = client.transport.now
         self.step_down: StepDown | None = None
@@ -79,6 +81,7 @@ class Leadership:
         self._name = schedule
         self._timings = timings
         self._build = build
+        self._remembered = remembered
         self._lease = LeaderLease(client, lease, timings)
         self._context = LeaderContext(
             lease=self._lease,
@@ -105,6 +108,11 @@ class Leadership:
             self._context.broker.close,
             self._announce_stop,
         ]
+
+    @property
+    def records(self) -> Mapping[str, VersionedValue]:
+        """The records of this leadership, or of the one before if it has read none."""
+        return self._context.state.records() or self._remembered
 
     def tick(self) -> float:
         """Make one pass; return the seconds until the next. It may set `step_down`."""
@@ -157,7 +165,7 @@ class Leadership:
     def _start(self) -> bool:
         """Read what earlier leaders recorded, build the scheduler; return whether it worked."""
         try:
-            previous = self._context.state.claim(self._leader)
+            previous = self._context.state.claim(self._leader, self._remembered)
         except QuorumUnavailable as exc:
             if not self._has_warned:
                 self._has_warned = True

@@ -4,9 +4,11 @@ The state of a schedule: what its leader records on the lock nodes about the ent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+import math
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from celery_redlock._log import event_logger
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo
@@ -27,6 +29,11 @@ CLOCK_STEP = 1.0
 #: Seconds. An entry that left the schedule may return and should then continue; but a schedule that
 #: makes entries for one run each must not fill the nodes.
 KEPT_AFTER_REMOVAL = 100 * 86_400.0
+#: Seconds. A node that has lost its data has all records again before the next one is restarted, as
+#: its quarantine lasts that long by default.
+REPEATED_AFTER = 60.0
+#: Records that one write repeats: they fit into one command, so that a pass stays short.
+REPEATED_AT_ONCE = 400
 #: Seconds since the epoch: in microseconds, the largest version that the register accepts.
 LATEST_DUE = float(MAX_TOKEN // 1_000_000)
 MAX_LISTED = 5
@@ -35,6 +42,9 @@ MAX_LISTED = 5
 class ScheduleState:
     """
     The last run of each entry: read once, kept in memory, and written after each tick.
+
+    All records are written again after the claim and then once a minute, some with each write, for
+    nodes that have lost them.
 
     Guarantee: once `claim` has returned, this object has everything that earlier leaders wrote, and
     no earlier leader can write any more. If a quorum answers, `write` returns when everything
@@ -65,18 +75,26 @@ class ScheduleState:
         self._wall = wall
         self._states: dict[str, EntryState] = {}
         self._unwritten: dict[str, tuple[int, str] | None] = {}
+        self._leader_text = ""
+        self._to_repeat: list[str] = []
+        self._repeat_at = math.inf
         self._latest_sent = 0.0
         self._latest_wall = 0.0
         self._is_set_back = False
         self._unavailable_since: float | None = None
         self._write_at = now()
 
-    def claim(self, leader: LeaderInfo) -> LeaderInfo | None:
+    def claim(
+        self,
+        leader: LeaderInfo,
+        remembered: Mapping[str, VersionedValue] = MappingProxyType({}),
+    ) -> LeaderInfo | None:
         """
         Read all entries, and shut out all earlier leaders.
 
         Args:
             leader: the beat that leads now, for `celery-redlock beat`.
+            remembered: the `records` of this beat's last leadership, for nodes that have lost them.
 
         Returns:
             The previous leader, if there was one.
@@ -87,14 +105,25 @@ class ScheduleState:
         """
         found = self._register.claim(self._token)
         last = found.pop(LEADER_FIELD, None)
+        for entry, own in remembered.items():
+            if entry not in found or found[entry].rank < own.rank:
+                found[entry] = own
         for entry, versioned in found.items():
             self._take_over(entry, versioned)
         self._warn_if_ahead()
-        self._unwritten[LEADER_FIELD] = (0, leader.write())
+        self._leader_text = leader.write()
+        self._repeat_at = self._now()
         return None if last is None else LeaderInfo.read(last.text)
 
     def __len__(self) -> int:
         return len(self._states)
+
+    def records(self) -> dict[str, VersionedValue]:
+        """Return what this leader has recorded, or would, on the nodes."""
+        return {
+            entry: VersionedValue(self._token, state.version, state.write())
+            for entry, state in self._states.items()
+        }
 
     def entry_state(self, entry: str) -> EntryState | None:
         """Return the state of an entry; None if none is recorded."""
@@ -162,7 +191,9 @@ class ScheduleState:
 
     def write(self, *, at_once: bool = False) -> None:
         """
-        Write what changed since the last write. The next call repeats what no quorum accepted.
+        Write what changed since the last write, and repeat some other records if it is time to.
+
+        The next call repeats what no quorum accepted.
 
         Args:
             at_once: write even if no quorum answered a moment ago.
@@ -170,7 +201,10 @@ class ScheduleState:
         Raises:
             StaleFencingToken: there is a newer leader; this beat must not write any more.
         """
-        if not self._unwritten or (self._now() < self._write_at and not at_once):
+        if self._now() < self._write_at and not at_once:
+            return
+        self._repeat()
+        if not self._unwritten:
             return
         writing = dict(self._unwritten)
         try:
@@ -184,6 +218,19 @@ class ScheduleState:
             if self._unwritten.get(entry) == field:
                 del self._unwritten[entry]
         self._log_available()
+
+    def _repeat(self) -> None:
+        now = self._now()
+        if now >= self._repeat_at and not self._to_repeat:
+            self._repeat_at = now + REPEATED_AFTER
+            self._unwritten[LEADER_FIELD] = (0, self._leader_text)
+            self._to_repeat = list(self._states)
+        entries = self._to_repeat[:REPEATED_AT_ONCE]
+        del self._to_repeat[:REPEATED_AT_ONCE]
+        for entry in entries:
+            state = self._states.get(entry)
+            if state is not None:
+                self._note(entry, state)
 
     def _take_over(self, entry: str, versioned: VersionedValue) -> None:
         state = EntryState.read(versioned)

@@ -21,6 +21,7 @@ from celery_redlock.beat.inner_scheduler import cancel_exit_write, wrapped_class
 from celery_redlock.beat.leader_scheduler import LeaderScheduler
 from celery_redlock.beat.leadership import Leadership
 from celery_redlock.beat.timing import read_timings
+from celery_redlock.core import VersionedValue
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.config.settings import check_settings, read_settings
@@ -88,6 +89,7 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
         }
         self._candidate: Candidate | None = None
         self._leadership: Leadership | None = None
+        self._remembered: Mapping[str, VersionedValue] = {}
         self._close_requested = False
         # Nothing is opened here, lazy or not: only a leader opens anything.
         super().__init__(app, lazy=True, **self._options)
@@ -191,13 +193,20 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             if lease is None:
                 return candidate.pause
             leadership = self._leadership = Leadership(
-                self, client_for(self.app), lease, self._name, self._timings, self._build
+                self,
+                client_for(self.app),
+                lease,
+                self._name,
+                self._timings,
+                self._build,
+                self._remembered,
             )
             candidate.accept()
         delay = leadership.tick()
         if leadership.step_down is None:
             return min(delay, self.max_interval)
         leadership.close()
+        self._remembered = leadership.records
         self._leadership = None
         down = leadership.step_down
         candidate.back_off(down.back_off, has_led=down.has_led)

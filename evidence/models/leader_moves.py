@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from celery_redlock.protocol.votes import RegisterContents, Vote
+from celery_redlock.tasks.ticks.entry_state import EntryState
 from evidence.models import leader_steps
 from evidence.models.copies import Told
 from evidence.models.exchange import Talk, took
@@ -78,7 +79,7 @@ class LeaderMoves:
         name, token = NAMES[index], token_of(index)
         stage = Stage(self._setting.nodes, 0.0, time)
         if leader.stands == "idle":
-            leader_steps.run_claim(token, stage)
+            leader_steps.run_claim(token, stage, repeats=self._setting.repeats)
             then = replace(leader, stands="claims")
             text = f"{name} wins the lease with token {token} and claims"
             yield self._move(text, then, self._talk.said(stage, lanes))
@@ -105,7 +106,7 @@ class LeaderMoves:
     def _answered(
         self, index: int, leader: Leadership, time: int, lanes: tuple[int, ...]
     ) -> Iterator[LeaderMove]:
-        token, seen = token_of(index), set()
+        seen = set()
         may_give_up = bool(self._setting.gives_up)
         for feed, gives_up in self._talk.feeds(lanes, may_give_up, itertools.combinations):
             stage = Stage(self._setting.nodes, 0.0, time)
@@ -117,7 +118,7 @@ class LeaderMoves:
                 continue  # not enough to decide, or fewer decide the same
             doing = leader.stands.removesuffix("s")
             self._reached.add(f"{doing}: {end}")
-            then = self._after(leader, token, end, memory, votes)
+            then = self._after(leader, end, memory, votes)
             text, positions = took(NAMES[index], feed, gives_up)
             if (then, gives_up) not in seen:
                 seen.add((then, gives_up))
@@ -135,12 +136,12 @@ class LeaderMoves:
 
     def _run(self, index: int, leader: Leadership, stage: Stage) -> tuple[str, Memory | None]:
         if leader.stands == "claims":
-            return leader_steps.run_claim(token_of(index), stage)
+            return leader_steps.run_claim(token_of(index), stage, repeats=self._setting.repeats)
         assert leader.memory is not None
         return leader_steps.run_write(token_of(index), leader.memory, stage)
 
     def _after(
-        self, leader: Leadership, token: int, end: str, memory: Memory | None, votes: list[Vote]
+        self, leader: Leadership, end: str, memory: Memory | None, votes: list[Vote]
     ) -> Leadership:
         if end == "claimed":
             assert memory is not None
@@ -149,7 +150,8 @@ class LeaderMoves:
                 self._reached.add("claim: nodes differ")
             state = memory.state
             # Where nothing was found it has begun the entry itself.
-            found = (state.token, state.due_us) if state.token != token else NOTHING
+            ranks = [one.rank for one in told if one is not None and EntryState.read(one) == state]
+            found = max(ranks, default=NOTHING)
             return Leadership("leads", memory, found, state.due_us)
         if end in ("written", "unavailable") and memory is not None:
             return replace(leader, stands="leads", memory=memory, attempted=end == "unavailable")

@@ -80,7 +80,7 @@ def _memory_of(records: ScheduleState) -> Memory:
     )
 
 
-def run_claim(token: int, stage: Stage) -> tuple[str, Memory | None]:
+def run_claim(token: int, stage: Stage, *, repeats: bool) -> tuple[str, Memory | None]:
     """Take office; return how it ended (claimed, stale, unavailable), or `waits`."""
     records = records_of(token, stage)
     leader = LeaderInfo(host=str(token), pid=1, since=0.0, token=token)
@@ -92,8 +92,10 @@ def run_claim(token: int, stage: Stage) -> tuple[str, Memory | None]:
         return "stale", None
     except QuorumUnavailable:
         return "unavailable", None
+    if repeats:
+        records._repeat()
     # A note for people, which no leader acts upon: one write less to explore.
-    del records._unwritten[LEADER_FIELD]
+    records._unwritten.pop(LEADER_FIELD, None)
     if records.entry_state(ENTRY) is None:
         # A scheduler begins entries that it has never seen with the present.
         records.record_start(ENTRY, float(stage.wall), 0)

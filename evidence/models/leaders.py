@@ -37,6 +37,7 @@ class LeaderSetting(AnySetting):
         arrives: messages are taken and run; otherwise each is only asked, at every moment, what
             would become of it.
         recorded: the entry has been recorded by an earlier leader, as due at 0.
+        repeats: after its claim a leader writes again what it has found.
         gives_up: how often leaders may stop to wait for answers before they decide.
         forgets: how many nodes may lose their data; what the register promises is not checked then.
     """
@@ -48,6 +49,7 @@ class LeaderSetting(AnySetting):
     at_once: bool = False
     arrives: bool = True
     recorded: bool = True
+    repeats: bool = False
     gives_up: int = 0
     forgets: int = 0
     nodes: int = 3
@@ -58,6 +60,8 @@ _asked = partial(LeaderSetting, arrives=False)
 
 LEADERS = (
     LeaderSetting(name="leaders-two", expects=_STALE | {"message: copy"}),
+    LeaderSetting(name="leaders-repeat", ticks=1, repeats=True, expects=_STALE | {"message: copy"}),
+    _asked(name="leaders-repeat-chain", leaders=3, ticks=1, at_once=True, repeats=True),
     _asked(name="leaders-silent", gives_up=1, expects=_SILENT),
     LeaderSetting(
         name="leaders-anew",

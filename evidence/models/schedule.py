@@ -55,7 +55,7 @@ class Schedule:
         setting = self.setting
         copy = Copy()
         if setting.recorded:
-            state = EntryState(due=0.0, ran_at=0.0, count=1)
+            state = EntryState(due=0.0, ran_at=0.0, count=1, takeovers=((EARLIER, 0),))
             there = VersionedValue(EARLIER, 0, state.write())
             copy = Copy(EARLIER, ((ENTRY, there),), frozenset({(EARLIER, 0)}))
         lanes = (self._tables.lanes.number(Lane()),) * setting.leaders

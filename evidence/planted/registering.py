@@ -245,6 +245,51 @@ LATE = (
         ),
     ),
     fault(
+        "a leader repeats no record",
+        tested("test_nodes_that_restart_empty_one_by_one_lose_no_tick"),
+        (
+            "beat/schedule_state.py::ScheduleState.claim",
+            "self._repeat_at = self._now()",
+            "self._repeat_at = math.inf",
+        ),
+    ),
+    fault(
+        "a leader repeats its records only once",
+        tested("test_nodes_that_restart_empty_one_by_one_lose_no_tick"),
+        (
+            "beat/schedule_state.py::ScheduleState._repeat",
+            "self._repeat_at = now + REPEATED_AFTER",
+            "self._repeat_at = math.inf",
+        ),
+    ),
+    fault(
+        "a repeated record counts as a takeover",
+        modelled("leaders-repeat-chain"),
+        (
+            "beat/schedule_state.py::ScheduleState._repeat",
+            "self._note(entry, state)",
+            "self._note(entry, replace(state, takeovers=state._takeovers(self._token)))",
+        ),
+    ),
+    fault(
+        "a beat that leads again remembers nothing",
+        tested("test_a_beat_that_leads_again_remembers_what_all_nodes_have_lost"),
+        (
+            "beat/scheduler.py::RedlockScheduler._pass",
+            "self._remembered = leadership.records",
+            "pass",
+        ),
+    ),
+    fault(
+        "what a beat remembers replaces a newer record",
+        tested("test_what_a_beat_remembers_of_its_last_leadership_replaces_only_an_older_record"),
+        (
+            "beat/schedule_state.py::ScheduleState.claim",
+            "if entry not in found or found[entry].rank < own.rank:",
+            "if True:",
+        ),
+    ),
+    fault(
         "what begins an entry is not noted",
         modelled("leaders-anew"),
         (

@@ -53,8 +53,8 @@ class EntryState:
             the epoch: no tick before that was missed. `END_OF_TIME` while it is not in the
             schedule, 0 if it never left.
         step: counts the records since the last tick that was sent whole.
-        token: the fencing token of the leader that recorded the last tick. The register keeps it
-            beside the record; None if no leader has recorded one.
+        token: the fencing token of the leader that recorded the last tick; None if no leader has
+            recorded one.
     """
 
     due: float
@@ -143,15 +143,17 @@ class EntryState:
         """Read what a leader recorded; None if it cannot be read."""
         try:
             found = json.loads(recorded.text)
+            takeovers = tuple((int(token), int(base)) for token, base in found["takeovers"])
             return cls(
                 due=_moment(found["due"]),
                 ran_at=_moment(found["ran_at"]),
                 count=int(found["count"]),
-                takeovers=tuple((int(token), int(base)) for token, base in found["takeovers"]),
+                takeovers=takeovers,
                 begun=_begun(found.get("begun")),
                 returned_at=_moment(found.get("returned_at", 0.0)),
                 step=int(found.get("step", 0)),
-                token=recorded.token,
+                # The register's own token is that of the leader that wrote the record last.
+                token=takeovers[-1][0] if takeovers else recorded.token,
             )
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return None

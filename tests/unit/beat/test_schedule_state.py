@@ -7,7 +7,7 @@ import pytest
 from celery_redlock import QuorumUnavailable, Redlock, StaleFencingToken
 from celery_redlock.beat.leader_record import LEADER_FIELD, LeaderInfo
 from celery_redlock.beat.schedule_state import ScheduleState
-from celery_redlock.core import Register, client_of
+from celery_redlock.core import Register, VersionedValue, client_of
 from celery_redlock.tasks.ticks.entry_state import EntryState
 from tests.unit.beat.world import World
 
@@ -143,6 +143,67 @@ def test_ticks_sent_more_than_a_day_ahead_are_noticed(world: World, first: Sched
     assert not first.is_in_future
     first.record_sent("job", world.now + 87_000)
     assert first.is_in_future
+
+
+def test_a_leader_writes_again_what_it_has_found(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
+    first.record_sent("job", 100.0)
+    first.write()
+    second = records(redlock, 11)
+    second.claim(LEADER)
+    for node in world.nodes:
+        node.flush()
+    second.write()
+    third = records(redlock, 12)
+    assert third.claim(LEADER) == LEADER
+    assert third.entry_state("job") == first.entry_state("job")
+
+
+def test_records_are_repeated_once_a_minute_and_some_at_a_time(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
+    for number in range(1000):
+        first.record_start(f"job {number}", 100.0, 0)
+    first.write()
+    for _ in range(3):
+        first.write()
+    for node in world.nodes:
+        node.flush()
+    world.time.sleep(50)
+    first.write()
+    assert len(written(redlock)) == 0
+    world.time.sleep(11)
+    counts = []
+    for _ in range(3):
+        first.write()
+        counts.append(len(written(redlock)))
+    assert counts == [400, 800, 1000]
+
+
+@pytest.mark.parametrize(
+    ("found", "due"),
+    [
+        (None, 100.0),
+        (VersionedValue(9, 300_000_000, ""), 100.0),
+        (VersionedValue(10, 99_000_000, ""), 100.0),
+        (VersionedValue(11, 50_000_000, ""), 50.0),
+    ],
+    ids=["none", "an older leader's", "an older one of its own", "a newer leader's"],
+)
+def test_what_a_beat_remembers_of_its_last_leadership_replaces_only_an_older_record(
+    world: World, redlock: Redlock, first: ScheduleState, found: VersionedValue | None, due: float
+) -> None:
+    register = Register(client_of(redlock), "schedule")
+    if found is not None:
+        state = EntryState(due=found.version / 1_000_000, ran_at=0.0, count=1)
+        for node in world.nodes:
+            node.flush()
+        register.write(found.token, {"job": (found.version, state.write())})
+    first.record_sent("job", 100.0)
+    later = records(redlock, 12)
+    later.claim(LEADER, first.records())
+    assert later.entry_state("job").due == due  # type: ignore[union-attr]
 
 
 DAY = 86_400.0

@@ -41,6 +41,12 @@ def test_a_state_survives_its_record(state: EntryState) -> None:
     assert EntryState.read(recorded(state, 8)) == state
 
 
+def test_a_leader_that_repeats_a_record_does_not_count_as_the_one_that_recorded_the_tick() -> None:
+    read = EntryState.read(recorded(SECOND, 9))
+    assert read is not None
+    assert read.token == 8
+
+
 def test_a_begun_tick_does_not_count() -> None:
     assert (BEGUN.due, BEGUN.count) == (SECOND.due, SECOND.count)
 
