@@ -60,7 +60,8 @@ def catch_up(entry: Any, state: ScheduleState, *, invented_since: datetime | Non
         return
     _set(entry, "last_run_at", _in_zone_of(entry.last_run_at, due))
     model = getattr(entry, "model", None)
-    if is_invented and getattr(model, "one_off", False):
+    has_returned = is_invented or recorded.returned_at > 0
+    if has_returned and getattr(model, "one_off", False):
         return  # it was enabled again, to run once more
     _set(entry, "total_run_count", max(entry.total_run_count, recorded.count))
 

@@ -221,6 +221,23 @@ def a_task_that_is_enabled_again_to_run_once_more_does(db: Database) -> None:
 
 
 @scene
+def a_task_with_a_start_time_that_is_made_again_runs_once_more(db: Database) -> None:
+    from django_celery_beat.models import PeriodicTasks
+
+    db.interval(5, one_off=True, start_time=db.now, last_run_at=None)
+    db.interval(3600, "other")
+    db.world.beat("a")
+    assert len(db.world.run(20)) == 1
+    db.stored().delete()
+    PeriodicTasks.objects.update(last_update=db.now)
+    db.world.run(20)
+    db.interval(5, one_off=True, start_time=db.now, last_run_at=None)
+    PeriodicTasks.objects.update(last_update=db.now)
+    assert len(db.world.run(20)) == 1
+    assert not db.stored().enabled
+
+
+@scene
 def no_run_of_a_task_is_missed_while_it_is_disabled(db: Database) -> None:
     from django_celery_beat.models import PeriodicTasks
 

@@ -115,6 +115,16 @@ def test_an_entry_that_is_to_run_once_more_is_not_taken_for_one_that_has_run() -
     assert one.total_run_count == model.total_run_count == 0
 
 
+def test_an_entry_that_returned_to_run_once_more_is_not_taken_for_one_that_has_run() -> None:
+    # With a start time its last run is years ago.
+    model = SimpleNamespace(last_run_at=at(0), total_run_count=0, one_off=True)
+    one = entry(at(0), model=model)
+    state = recorded(10, 1)
+    state.recorded = state.recorded.scheduled(at(20).timestamp())
+    catch_up(one, state, invented_since=None)
+    assert one.total_run_count == model.total_run_count == 0
+
+
 @pytest.mark.parametrize(
     ("found", "before", "due", "count"),
     [
