@@ -23,6 +23,19 @@ ADVICE = (
 )
 
 
+class DefaultScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
+    """
+    Celery's `Scheduler`, with Celery's own entries such as `celery.backend_cleanup`.
+
+    It has the entries of `PersistentScheduler`, Celery's default, and keeps nothing on disk.
+    """
+
+    def setup_schedule(self) -> None:
+        """Install the entries: `Scheduler` merges last, which removes Celery's own."""
+        self.merge_inplace(self.app.conf.beat_schedule)
+        self.install_default_entries(self.schedule)
+
+
 def wrapped_class(given: str | type, wrapper: type[Scheduler]) -> type[Scheduler]:
     """
     Return the scheduler class that a setting names.

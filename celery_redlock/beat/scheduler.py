@@ -49,8 +49,8 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     It never fails because of a lock. An exception of the wrapped scheduler ends the beat, as it
     would end a plain beat.
 
-    Use it with `celery -A proj beat -S redlock`, or `beat_scheduler = "redlock"`. It wraps
-    Celery's `Scheduler`, or the class that `redlock_beat_scheduler` names.
+    Use it with `celery -A proj beat -S redlock`, or `beat_scheduler = "redlock"`. It wraps a
+    scheduler with the entries of an ordinary beat, or the one that `redlock_beat_scheduler` names.
     """
 
     #: The wrapped scheduler stamps its ticks itself.

@@ -299,6 +299,15 @@ LATE = (
         ),
     ),
     fault(
+        "a leader has no entries of Celery's own",
+        tested("test_a_leader_has_the_entries_of_an_ordinary_beat"),
+        (
+            "beat/inner_scheduler.py::DefaultScheduler.setup_schedule",
+            "self.install_default_entries(self.schedule)",
+            "pass",
+        ),
+    ),
+    fault(
         "what begins an entry is not noted",
         modelled("leaders-anew"),
         (

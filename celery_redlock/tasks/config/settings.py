@@ -112,7 +112,8 @@ class RedlockSettings:
             the scheduler should not exceed. The leader's broker connect and read timeouts are three
             quarters of it. `None`: 2 seconds, at most a sixth of the TTL.
         beat_scheduler: The scheduler that `RedlockScheduler` wraps: a class, its path or its alias.
-            The default keeps nothing on disk: state that must outlive a beat is on the lock nodes.
+            The default has the entries of an ordinary beat and keeps nothing on disk: state that
+            must outlive a beat is on the lock nodes.
         beat_key: Name of the leader's lock and of the schedule's record. Beats with the same name
             share a schedule. `None`: `beat:` and the name of the app.
         defaults: the options that `redlock_<option>` settings give, named without prefix.
@@ -133,7 +134,7 @@ class RedlockSettings:
     beat_ttl: float | None = None
     beat_renew_deadline: float | None = None
     beat_retry: float | None = None
-    beat_scheduler: str | type = "celery.beat:Scheduler"
+    beat_scheduler: str | type = "celery_redlock.beat.inner_scheduler:DefaultScheduler"
     beat_key: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     app: Callable[[], Any] = field(default=lambda: None, repr=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.apps.beat import Beat
-from celery.beat import Service
+from celery.beat import PersistentScheduler, Service
 
 from celery_redlock import ConfigurationError
 from celery_redlock.beat import RedlockScheduler
@@ -33,6 +33,18 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("it has connected")
 
     monkeypatch.setattr(socket, "socket", refuse)
+
+
+def test_a_leader_has_the_entries_of_an_ordinary_beat(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    world = make_world(conf={"result_expires": 3600})
+    ordinary = PersistentScheduler(world.app(), schedule_filename=str(tmp_path / "schedule"))
+    entries = set(ordinary.schedule)
+    ordinary.close()
+    leader = world.beat("a")
+    world.run(2)
+    assert set(leader.scheduler.schedule) == entries == {"job", "celery.backend_cleanup"}
 
 
 @pytest.mark.usefixtures("no_network")
