@@ -26,9 +26,10 @@ logger = event_logger(__name__)
 MAX_AHEAD = 86_400.0
 #: Seconds. Synchronized clocks are set back by less.
 CLOCK_STEP = 1.0
-#: Seconds. An entry that left the schedule may return and should then continue; but a schedule that
-#: makes entries for one run each must not fill the nodes.
+#: Seconds. An entry that left the schedule may return and should then continue.
 KEPT_AFTER_REMOVAL = 100 * 86_400.0
+#: Seconds. A schedule that makes entries for one run each must not fill the nodes.
+KEPT_AFTER_ONE_RUN = 86_400.0
 #: Seconds. A node that has lost its data has all records again before the next one is restarted, as
 #: its quarantine lasts that long by default.
 REPEATED_AFTER = 60.0
@@ -172,22 +173,23 @@ class ScheduleState:
         """
         Note which entries have left the schedule or returned to it.
 
-        Entries that left it and did not run for a hundred days are forgotten.
+        Entries that left it and did not run for a hundred days are forgotten; those that have run
+        at most once after a day.
 
         Args:
             scheduled: the names of the entries in the schedule.
         """
-        oldest = self._wall() - KEPT_AFTER_REMOVAL
+        now = self._wall()
         for entry, state in list(self._states.items()):
-            if entry not in scheduled and max(state.due, state.ran_at) < oldest:
+            kept = KEPT_AFTER_REMOVAL if state.count > 1 else KEPT_AFTER_ONE_RUN
+            if entry not in scheduled and max(state.due, state.ran_at) < now - kept:
                 del self._states[entry]
                 if _is_valid_name(entry):
                     self._unwritten[entry] = None
             elif (entry in scheduled) != state.is_scheduled:
-                now = self._wall() if entry in scheduled else None
                 # The state's token stays: this is no tick, and must not supersede ticks of an
                 # earlier leader.
-                self._note(entry, state.scheduled(now))
+                self._note(entry, state.scheduled(now if entry in scheduled else None))
 
     def write(self, *, at_once: bool = False) -> None:
         """

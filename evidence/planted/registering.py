@@ -308,6 +308,15 @@ LATE = (
         ),
     ),
     fault(
+        "records of entries that run once are kept as long as others",
+        tested("test_a_removed_entry_that_ran_at_most_once_is_forgotten_after_a_day"),
+        (
+            "beat/schedule_state.py::KEPT_AFTER_ONE_RUN",
+            "KEPT_AFTER_ONE_RUN = 86_400.0",
+            "KEPT_AFTER_ONE_RUN = KEPT_AFTER_REMOVAL",
+        ),
+    ),
+    fault(
         "what begins an entry is not noted",
         modelled("leaders-anew"),
         (

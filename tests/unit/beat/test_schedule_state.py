@@ -213,7 +213,7 @@ def test_a_removed_entry_is_forgotten_after_a_hundred_days(
     world: World, redlock: Redlock, first: ScheduleState
 ) -> None:
     now = client_of(redlock).transport.now()
-    first.record_start("gone", now, 1)
+    first.record_start("gone", now, 2)
     first.record_start("yearly", now, 1)
     first.write()
     world.time.sleep(101 * DAY)
@@ -226,12 +226,29 @@ def test_a_removed_entry_is_forgotten_after_a_hundred_days(
 def test_an_entry_that_was_removed_lately_is_remembered(
     world: World, redlock: Redlock, first: ScheduleState
 ) -> None:
-    first.record_start("gone", client_of(redlock).transport.now(), 1)
+    first.record_start("gone", client_of(redlock).transport.now(), 2)
     first.write()
     world.time.sleep(99 * DAY)
     first.note_schedule(())
     first.write()
     assert written(redlock).keys() == {"gone"}
+
+
+def test_a_removed_entry_that_ran_at_most_once_is_forgotten_after_a_day(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
+    now = client_of(redlock).transport.now()
+    for count, name in enumerate(["never", "once", "twice"]):
+        first.record_start(name, now, count)
+    first.write()
+    world.time.sleep(0.9 * DAY)
+    first.note_schedule(())
+    first.write()
+    assert written(redlock).keys() == {"never", "once", "twice"}
+    world.time.sleep(0.2 * DAY)
+    first.note_schedule(())
+    first.write()
+    assert written(redlock).keys() == {"twice"}
 
 
 def test_an_old_entry_that_cannot_be_written_stops_no_write(
