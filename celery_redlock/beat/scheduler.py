@@ -42,9 +42,10 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
     wrapped scheduler remembers. Another candidate leads within one lease after the leader crashed,
     and within one retry period after a signal stopped the leader, which first ends and records the
     send that it has begun. Limit: the broker does not check fencing tokens. A leader that is frozen
-    while it sends may send that one message late, and the tick of a leader that dies between
-    sending and recording is sent twice. The workers drop the second message if the task locks (or
-    with `redlock_dedupe`); a task that does not use this package runs twice.
+    while it sends may send that one message late, the tick of a leader that dies between sending
+    and recording is sent twice, and a tick that the broker does not confirm in time is sent again,
+    though it may have arrived. The workers drop further messages if the task locks (or with
+    `redlock_dedupe`); a task that does not use this package runs for each.
 
     It never fails because of a lock. An exception of the wrapped scheduler ends the beat, as it
     would end a plain beat.
