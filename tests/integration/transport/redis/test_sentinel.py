@@ -20,6 +20,7 @@ from celery_redlock.transport.redis.masters import MasterWatch
 from tests.integration.lease.test_greenlets import BODY
 from tests.support.forking import end_of, in_child
 from tests.support.greenlets import PATCH, run_with_greenlets
+from tests.support.sentinels import fake_sentinels, url_of
 from tests.support.tls import make_certificate, terminate_tls
 from tests.support.waiting import TIMEOUT, wait_until
 
@@ -232,6 +233,33 @@ class _Listener:
 @pytest.mark.parametrize("kind", PATCH)
 def test_greenlets_find_the_masters(redlock_sentinel: LocalSentinel, kind: str) -> None:
     assert run_with_greenlets(kind, BODY, *redlock_sentinel.urls) == "all is well\n"
+
+
+#: Prints how many times another greenlet ran while a Sentinel did not reply.
+RUNS_MEANWHILE = """
+import sys, time
+from celery_redlock.transport import parse_node
+from celery_redlock.transport.redis.sentinel import ask_sentinels
+def count():
+    while not ends:
+        runs.append(1)
+        time.sleep(0.01)
+runs, ends = [], []
+counting = spawn(count)
+ask_sentinels(parse_node(sys.argv[1]), 1.0)
+ends.append(1)
+join(counting)
+print(len(runs))
+"""
+
+
+@pytest.mark.parametrize("kind", PATCH)
+def test_other_greenlets_run_while_sentinels_are_asked(
+    kind: str,
+) -> None:
+    with fake_sentinels() as sentinels:
+        sentinels[2].reply = lambda _: []
+        assert int(run_with_greenlets(kind, RUNS_MEANWHILE, url_of(sentinels))) > 10
 
 
 def test_a_client_may_be_disconnected_and_used_again(redlock: Redlock) -> None:

@@ -20,7 +20,6 @@ from celery_redlock.transport.redis import masters
 from celery_redlock.transport.redis.masters import MasterWatch
 from celery_redlock.transport.redis.sentinel import NoReport, SentinelGroup, ask_sentinels
 from tests.support.forking import end_of, in_child
-from tests.support.greenlets import PATCH, run_with_greenlets
 from tests.support.leaks import descriptors
 from tests.support.nodes import CALM
 from tests.support.sentinels import LOOPBACK, FakeSentinel, fake_sentinels, named, url_of
@@ -268,40 +267,13 @@ def test_a_call_waits_for_connections_that_take_longer_than_a_reading(
     watch.close()
 
 
-#: Prints how many times another greenlet ran while a Sentinel did not reply.
-RUNS_MEANWHILE = """
-import sys, time
-from celery_redlock.transport import parse_node
-from celery_redlock.transport.redis.sentinel import ask_sentinels
-def count():
-    while not ends:
-        runs.append(1)
-        time.sleep(0.01)
-runs, ends = [], []
-counting = spawn(count)
-ask_sentinels(parse_node(sys.argv[1]), 1.0)
-ends.append(1)
-join(counting)
-print(len(runs))
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", PATCH)
-def test_other_greenlets_run_while_sentinels_are_asked(
-    sentinels: list[FakeSentinel], kind: str
-) -> None:
-    sentinels[2].reply = lambda _: []
-    assert int(run_with_greenlets(kind, RUNS_MEANWHILE, url_of(sentinels))) > 10
-
-
 def test_a_forked_child_closes_its_copies_of_the_connections_and_no_more(
     sentinels: list[FakeSentinel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(masters, "_PAUSE", 0.05)
     watch = watch_of(url_of(sentinels))
     watch.use()
-    wait_until(lambda: all(one.connections for one in sentinels))
+    wait_until(lambda: all(one.asked for one in sentinels))  # the threads that connect have ended
     made = [set(one.connections) for one in sentinels]
 
     def begin_anew() -> None:
