@@ -332,7 +332,6 @@ class Call:
             same_work=self.same_work and not self.is_limit,
             is_limit=self.is_limit,
             holder_has_ended=False,
-            holder_may_be_unsent=False,
             has_waited=False,
             has_dependents=self.has_dependents,
             continues=False,

@@ -41,9 +41,6 @@ ACTIONS: Mapping[Enum, Words] = {
     Publish.SEND_AFTER: Words("", "The publisher sends it; the first call is no obstacle to it."),
     Publish.SEND_AS_DUPLICATE: Words("", "The publisher sends it, marked as a duplicate."),
     Publish.AWAIT_RELEASE: Words("waits", "The publisher tries again until the lock is released."),
-    Publish.AWAIT_SENDING: Words(
-        "waits", "The publisher tries again until the message of the first is sent."
-    ),
     Publish.REPLACE: Words(
         "replaces it",
         "The publisher sends it in place of the first, which ends as revoked without its body.",

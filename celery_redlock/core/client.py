@@ -349,7 +349,7 @@ class Client:
         retry_for: float,
         previous: Reservation | None = None,
         wait: float = 0.0,
-        wait_for: Callable[[Refusal], bool] | None = None,
+        wait_for_owner: str = "",
     ) -> PendingReservation:
         """
         Reserve keys for a message that is about to be sent; no process extends them.
@@ -369,8 +369,8 @@ class Client:
             retry_for: seconds of retries while attempts end undecided.
             previous: reservation of these keys that is taken over; the nodes give them back to it
                 if this call fails.
-            wait: seconds of retries while the refusal is one that `wait_for` accepts.
-            wait_for: returns whether to wait for the holder that refuses the keys.
+            wait: seconds of retries while `wait_for_owner` holds a key.
+            wait_for_owner: an owner value, see `wait`.
 
         Raises:
             LockContended: another owner holds one of the keys, or no contender has a quorum
@@ -398,7 +398,7 @@ class Client:
                 undecided=max(0.0, began + retry_for - self.transport.now()),
                 policy=DEFAULT_POLICY if wait else PUBLISH_POLICY,
                 listens=False,
-                decide=partial(_wait_only, wait_for),
+                decide=partial(_wait_only_for, wait_for_owner),
             )
             steps = retries(self.transport, options, attempt)
             attempt, attempts = in_thread(steps, self.transport, self.check_open)
@@ -638,11 +638,10 @@ def _checked(keys: Sequence[Key | str], prefix: str = "") -> tuple[Key, ...]:
     return checked
 
 
-def _wait_only(wait_for: Callable[[Refusal], bool] | None, refusal: Refusal) -> After:
-    """Wait for the holders that the caller waits for, and for the end of a split vote."""
-    is_undecided = refusal.split or refusal.holder is None
-    waits = is_undecided or (wait_for is not None and wait_for(refusal))
-    return After.WAIT if waits else After.END
+def _wait_only_for(owner: str, refusal: Refusal) -> After:
+    """Wait for the release of one owner, and for the end of a split vote."""
+    is_another = not refusal.split and refusal.holder not in (None, owner)
+    return After.END if is_another else After.WAIT
 
 
 def _reserved_by(

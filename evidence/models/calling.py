@@ -216,8 +216,6 @@ class Calls:
         first = holder if rival and not facts.holder_may_be_skipped else None
         if choice is Publish.AWAIT_RELEASE:
             yield self._note(at, "waits for the release", scene.with_call(at, step="awaits"))
-        elif choice is Publish.AWAIT_SENDING:
-            self.reached.add("waits for the sending")  # that or its failure is another's move
         elif choice is Publish.REPLACE:
             promises.check_rival(self.setting, at, holder, "replaces")
             if call.step != "replaces" or call.older != holder:
@@ -225,7 +223,7 @@ class Calls:
                 yield self._note(at, "sees that an older one waits", then)
         elif choice in (Publish.DROP, Publish.REFUSE):
             text = "dropped" if choice is Publish.DROP else "refused"
-            promises.check_drop(self.setting, scene, at, holder, text)
+            promises.check_drop(self.setting, at, text)
             promises.check_rival(self.setting, at, holder, text)
             changes = {**self._as_sent(scene, at, first), "stands": OVER, "stands_for": holder}
             yield self._note(at, text, scene.with_call(at, **changes))
@@ -252,7 +250,6 @@ class Calls:
             holder_has_ended=running
             and scene.calls[holder].stands == STORED
             and self._is_of_the_same_task(at, holder),
-            holder_may_be_unsent=role is Role.QUEUED and promises.is_unsent(scene.calls[holder]),
             has_waited=awaited,
             has_dependents=caller.tied or caller.retries is not None,
             continues=caller.retries is not None,
@@ -291,9 +288,7 @@ class Calls:
                 yield self._note(at, "dropped for its tick", then)
         if scene.losses:
             then = scene.with_call(at, stands=OVER, step="lost", spared=True)
-            then = then._replace(losses=scene.losses - 1)
-            yield self._note(at, "its publisher is lost", then)
-            yield self._note(at, "cannot be sent", then.without((at, Role.QUEUED), "reserved"))
+            yield self._note(at, "its publisher is lost", then._replace(losses=scene.losses - 1))
 
     def _replaced(self, scene: Scene, at: int, older: int | None) -> Scene:
         """

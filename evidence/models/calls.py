@@ -113,8 +113,7 @@ CALLS = (
         revokes=1,
         losses=1,
         twice=1,
-        expects={"dropped", "sent as a duplicate", "SKIP", "revoked", "is lost", "IGNORE"}
-        | {"waits for the sending", "cannot be sent"},
+        expects={"dropped", "sent as a duplicate", "SKIP", "revoked", "is lost", "IGNORE"},
     ),
     *_in_each(
         "tied",

@@ -25,7 +25,6 @@ DUPLICATE = publish.Duplicate(
     same_work=True,
     is_limit=False,
     holder_has_ended=False,
-    holder_may_be_unsent=False,
     has_waited=False,
     has_dependents=False,
     continues=False,

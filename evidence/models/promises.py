@@ -26,22 +26,15 @@ def age(setting: CallSetting, scene: Scene, at: int) -> int:
     return tick or scene.calls[root(setting.callers, at)].sent
 
 
-def is_unsent(call: Call) -> bool:
-    """Return whether the message of a call is not sent, or never will be."""
-    return call.stands == UNSENT or call.step == "lost"
-
-
 def has_outcome(call: Call) -> bool:
     """Return whether what follows a call is being sent."""
     return bool(call.outcomes)
 
 
-def check_drop(setting: CallSetting, scene: Scene, at: int, holder: int, text: str) -> None:
-    """Nobody waits for a message that was not sent, and a call gives way only to one that was."""
+def check_drop(setting: CallSetting, at: int, text: str) -> None:
+    """Nobody waits for a message that was not sent."""
     if setting.callers[at].tied:
         raise ViolationError(_label(at, text), "somebody waits for it for ever")
-    if is_unsent(scene.calls[holder]):
-        raise ViolationError(_label(at, text), "it gives way to a message that was not sent")
 
 
 def check_rival(setting: CallSetting, at: int, holder: int | None, text: str) -> None:

@@ -73,10 +73,6 @@ def _possible_at_publish(c: publish.Duplicate) -> bool:
         return False
     if c.burst is Burst.DUE and c.role is not Role.QUEUED:
         return False
-    if c.holder_may_be_unsent and (
-        c.role is not Role.QUEUED or c.split or c.holder is Holder.FOREIGN
-    ):
-        return False
     return not c.holder_may_be_skipped or c.role is Role.QUEUED
 
 
@@ -154,15 +150,7 @@ _PUBLISH: Promises = {
         or then not in _UNSENT
         or c.role not in (Role.QUEUED, Role.RUNNING)
     ),
-    "a publisher waits once": lambda c, then: (
-        then not in (Publish.AWAIT_RELEASE, Publish.AWAIT_SENDING) or not c.has_waited
-    ),
-    "a call gives way only to a message that was sent": lambda c, then: (
-        then not in (*_UNSENT, Publish.SEND_AS_DUPLICATE) or not c.holder_may_be_unsent
-    ),
-    "a function is asked once the first message was sent": lambda c, then: (
-        then is not Need.POLICY or not c.holder_may_be_unsent or c.is_limit
-    ),
+    "a publisher waits once": lambda c, then: then is not Publish.AWAIT_RELEASE or not c.has_waited,
     "raise returns no result of another call": lambda c, then: (
         then is not Publish.DROP or c.policy is not DuplicatePolicy.RAISE
     ),

@@ -186,9 +186,9 @@ DEBOUNCING = (
         "the lock of a call ends before it is due",
         tested("test_a_lock_of_a_debounced_call_waits_for_lock_queue_ttl_from_when_it_is_due"),
         (
-            "tasks/publish/unique_publish.py::UniquePublish._life",
-            "return max(SHORTEST_LIFE, end - time.time())",
-            "return max(SHORTEST_LIFE, self.now + 1 - time.time())",
+            "tasks/publish/unique_publish.py::UniquePublish._reserve",
+            "life = max(SHORTEST_LIFE, end - time.time())",
+            "life = max(SHORTEST_LIFE, self.now + 1 - time.time())",
         ),
     ),
 )

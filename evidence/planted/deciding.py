@@ -91,40 +91,6 @@ _AT_PUBLISH = (
             "return task_id == request.id",
         ),
     ),
-    fault(
-        "a call is dropped for one that is not sent yet",
-        modelled("calls-until_executed-plain"),
-        (
-            "tasks/rules/publish.py::Duplicate.may_give_way_to_none",
-            "return self.holder_may_be_unsent and",
-            "return False and",
-        ),
-    ),
-    _row(
-        "a call that has waited for the first one's message is dropped",
-        "rules-publish",
-        "tasks/rules/publish.py::DUPLICATES",
-        "lambda c: c.may_give_way_to_none, Publish.SEND",
-        "lambda c: False, Publish.SEND",
-    ),
-    fault(
-        "a call is dropped for one whose send then fails",
-        tested("test_a_call_is_sent_when_the_call_that_has_its_key_cannot_be_sent"),
-        (
-            "tasks/publish/unique_publish.py::UniquePublish._may_be_unsent",
-            "return left <= expiry.PUBLISH_GRACE < life",
-            "return left <= 0.0 < life",
-        ),
-    ),
-    fault(
-        "a call waits for the end of a lock whose message was sent long ago",
-        tested("test_a_call_is_dropped_at_once_for_one_whose_lock_is_about_to_end"),
-        (
-            "tasks/publish/unique_publish.py::UniquePublish._may_be_unsent",
-            "2 * held_for < expiry.PUBLISH_GRACE + life",
-            "held_for > 0",
-        ),
-    ),
     _row(
         "a call that has waited for the release of an ended task is dropped",
         "calls-until_executed-plain",

@@ -114,21 +114,19 @@ class UniquePublish:
         """The task's lock options."""
         return self.call.lock
 
-    def send(self, wait: float = 0.0, wait_for: Callable[[Refusal], bool] | None = None) -> Any:
+    def send(self, wait_for: str = "") -> Any:
         """
         Send the message with a lock, without one, or not at all.
 
         Args:
-            wait: for how many seconds this call waits for its lock at most.
-            wait_for: returns whether it waits for the holder of a refusal.
+            wait_for: owner value whose release this call waits for.
         """
         if not self.keys:
             return self._send()  # it has only rates, which the worker takes in this mode
         try:
-            reserved = self._reserve_checked(wait, wait_for)
+            reserved = self._reserve_checked(wait_for)
         except LockContended as error:
-            awaited = wait_for is not None and wait_for(Refusal.of(error))
-            return self._contended(error, awaited=awaited)
+            return self._contended(error, awaited=error.holder == wait_for)
         except QuorumUnavailable as error:
             return self._unlocked(error)
         if self.tick is None:
@@ -148,12 +146,10 @@ class UniquePublish:
             return self._drop_tick(tick, other)
         return self._send()
 
-    def _reserve_checked(
-        self, wait: float, wait_for: Callable[[Refusal], bool] | None
-    ) -> PendingReservation:
+    def _reserve_checked(self, wait_for: str) -> PendingReservation:
         """Reserve; report the nodes that failed, and raise for one that can never serve."""
         try:
-            reserved = self._reserve(wait=wait, wait_for=wait_for)
+            reserved = self._reserve(wait_for=wait_for)
         except LockNotAcquired:
             check_nodes(self.task, self.client)
             raise
@@ -192,10 +188,10 @@ class UniquePublish:
         records: tuple[str, ...] = (),
         *,
         previous: Reservation | None = None,
-        wait: float = 0.0,
-        wait_for: Callable[[Refusal], bool] | None = None,
+        wait_for: str = "",
     ) -> PendingReservation:
-        life = self._life
+        end = reservation_end(self.task, self.lock, self.call.options, self.now, continuation=False)
+        life = max(SHORTEST_LIFE, end - time.time())
         try:
             return self.client.reserve(
                 self.keys,
@@ -205,17 +201,11 @@ class UniquePublish:
                 label=self._label,
                 previous=previous,
                 retry_for=RETRY_FOR,
-                wait=wait,
-                wait_for=wait_for,
+                wait=RELEASE_WAIT if wait_for else 0.0,
+                wait_for_owner=wait_for,
             )
         except (LockContended, QuorumUnavailable) as error:
             raise in_words(error) from None
-
-    @property
-    def _life(self) -> float:
-        """For how many seconds the reservation of the message lasts, once that is sent."""
-        end = reservation_end(self.task, self.lock, self.call.options, self.now, continuation=False)
-        return max(SHORTEST_LIFE, end - time.time())
 
     @property
     def _label(self) -> str:
@@ -252,10 +242,7 @@ class UniquePublish:
         if action is Publish.SEND or holder is None:
             return self._send()
         effects: dict[Publish | Need, Callable[[], Any]] = {
-            Publish.AWAIT_RELEASE: lambda: self.send(
-                RELEASE_WAIT, lambda refusal: refusal.holder == error.holder
-            ),
-            Publish.AWAIT_SENDING: lambda: self.send(expiry.PUBLISH_GRACE, self._may_be_unsent),
+            Publish.AWAIT_RELEASE: lambda: self.send(wait_for=error.holder or ""),
             Publish.SEND_AFTER: lambda: self._send(after=holder.task_id),
             Publish.SEND_AS_DUPLICATE: lambda: self._send(duplicate_of=_call_of(holder)),
             Publish.REPLACE: lambda: self._replace(error, holder, awaited=awaited),
@@ -281,7 +268,6 @@ class UniquePublish:
             and same
             and not error.split
             and self._has_ended(holder),
-            holder_may_be_unsent=self._may_be_unsent(refusal),
             has_waited=awaited,
             has_dependents=self.has_dependents,
             continues=self.call.continues,
@@ -291,20 +277,6 @@ class UniquePublish:
             held_in_body=self.lock.mode_spec.held_in_body,
             burst=self._burst_of(holder),
         )
-
-    def _may_be_unsent(self, refusal: Refusal) -> bool:
-        """
-        Return whether the holder is a reservation whose message may never be sent.
-
-        Until that is sent, a reservation lasts for the grace. One that is about to end has as
-        little time left, but is older; the clocks may differ by half of what it lasts for.
-        Limit: one that lasts no longer than the grace in the first place counts as sent.
-        """
-        holder, left, life = parse_owner(refusal.holder), refusal.expires_in or 0.0, self._life
-        if holder is None or holder.role is not Role.QUEUED or refusal.split:
-            return False
-        held_for = left + (self.client.transport.wall_us() - holder.since) / 1_000_000
-        return left <= expiry.PUBLISH_GRACE < life and 2 * held_for < expiry.PUBLISH_GRACE + life
 
     def _burst_of(self, holder: TaskOwner | None) -> Burst:
         if self.debounced is None or holder is None:

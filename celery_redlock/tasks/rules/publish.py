@@ -27,7 +27,6 @@ class Publish(Enum):
     SEND_AFTER = auto()  #: without a lock, naming the holder as a task that is no obstacle
     SEND_AS_DUPLICATE = auto()  #: without a lock, naming the holder's call as the one it repeats
     AWAIT_RELEASE = auto()  #: try again for the lock, whose holder has ended; then decide anew
-    AWAIT_SENDING = auto()  #: try again until the holder's message is sent; then decide anew
     REPLACE = auto()  #: take the lock over from the message that waits
     REFUSE = auto()  #: raise `DuplicateTask`
     FAIL = auto()  #: raise the error of the failed acquire
@@ -73,10 +72,7 @@ class Duplicate:
         is_limit: the key has a limit or a rate, which is reached.
         holder_has_ended: the publisher can know that the holder's task has ended: its result is
             readable, or what follows it is running.
-        holder_may_be_unsent: the holder's publisher reserves the key only until it has sent its
-            message, and may be dead or fail.
-        has_waited: the publisher has waited for this holder for as long as its release, or sending
-            its message, may take.
+        has_waited: the publisher has waited for this holder for as long as a release may take.
         has_dependents: another program waits for this very message, or something is to follow it.
         continues: the call continues work that has begun: a retry, or a replacement.
         policy: `lock_on_duplicate`.
@@ -91,7 +87,6 @@ class Duplicate:
     same_work: bool
     is_limit: bool
     holder_has_ended: bool
-    holder_may_be_unsent: bool
     has_waited: bool
     has_dependents: bool
     continues: bool
@@ -104,11 +99,6 @@ class Duplicate:
     def may_be_refused(self) -> bool:
         """Whether a limit is reached, and nothing depends on the call."""
         return self.is_limit and not self.has_dependents and not self.continues
-
-    @property
-    def may_give_way_to_none(self) -> bool:
-        """Whether the call would be a duplicate of one that may never be sent."""
-        return self.holder_may_be_unsent and self.policy is not DuplicatePolicy.REPLACE
 
 
 DUPLICATES: tuple[Row[Duplicate, Publish | Need], ...] = (
@@ -150,13 +140,6 @@ DUPLICATES: tuple[Row[Duplicate, Publish | Need], ...] = (
     ),
     Row("the holder has ended and keeps the key", lambda c: c.holder_has_ended, Publish.SEND_AFTER),
     Row("it continues work that has begun", lambda c: c.continues, Publish.SEND),
-    # A call that gives way to one whose send then fails would be lost.
-    Row(
-        "the holder's message may not be sent yet",
-        lambda c: c.may_give_way_to_none and not c.has_waited,
-        Publish.AWAIT_SENDING,
-    ),
-    Row("the holder's message may never be sent", lambda c: c.may_give_way_to_none, Publish.SEND),
     # For a call that has to be sent, the worker calls the function.
     Row(
         "the policy is a function",

@@ -168,7 +168,7 @@ def test_a_call_begins_a_burst_where_the_older_one_begins_before_it_is_replaced(
 def test_a_call_waits_for_the_worker_that_is_about_to_begin_the_last_one_of_a_burst(
     burst: Burst,
 ) -> None:
-    begin_when(burst, burst.call(1), "wait_for")
+    begin_when(burst, burst.call(1), "wait_for_owner")
     newer = burst.call(2, at=AT_MOST + 0.2)
     burst.bench.run(newer)
     assert burst.runs == [1, 2]

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import closing
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import pytest
 from celery import chain
-from kombu.exceptions import OperationalError
 
 from celery_redlock import is_duplicate
-from celery_redlock.errors import ConfigurationError, DuplicateTask, LockContended
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
-from celery_redlock.tasks.message.expiry import PUBLISH_GRACE
 from celery_redlock.tasks.publish import unique_publish
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.events import counters
-from tests.support.tasks import Bench, MovableTime
-from tests.support.unique import KEY, declare, holder, left, owned_by, value
-from tests.support.waiting import TIMEOUT, wait_until
-from tests.unit.tasks.jobs import before_next, counting, raising, retry_once, sent_while_released
+from tests.support.tasks import Bench
+from tests.support.unique import KEY, declare, holder, owned_by
+from tests.unit.tasks.jobs import counting, raising, retry_once, sent_while_released
 
 
 def test_a_duplicate_is_not_sent_and_its_result_is_the_existing_tasks(bench: Bench) -> None:
@@ -300,99 +293,3 @@ def test_the_end_of_another_task_with_the_key_is_not_asked_for(bench: Bench) -> 
     other.backend.get_task_meta = raising(ZeroDivisionError())
     envelope = Envelope.read(bench.send(other))
     assert (envelope.reservation, envelope.after) == (None, None)
-
-
-# A call gives way to another one only once that one's message was sent.
-
-
-def called_during_the_send(
-    bench: Bench, client: Any, call: Callable[[], Any], *, fails: bool = False
-) -> Future[Any]:
-    """Have a call made while the next message is sent, which fails or not once the call waits."""
-    outcome: Future[Any] = Future()
-    waits, reserve = threading.Event(), client.reserve
-
-    def noted(*args: Any, **options: Any) -> Any:
-        if options["wait"]:
-            waits.set()
-        return reserve(*args, **options)
-
-    def called() -> None:
-        try:
-            outcome.set_result(call())
-        except Exception as error:
-            outcome.set_exception(error)
-
-    def during() -> None:
-        client.reserve = noted
-        threading.Thread(target=called, daemon=True).start()
-        wait_until(lambda: waits.is_set() or outcome.done(), message="it does not wait")
-        if fails:
-            raise OperationalError("broker down")
-
-    before_next(bench.app.amqp, "send_task_message", during)
-    return outcome
-
-
-def test_a_call_is_sent_when_the_call_that_has_its_key_cannot_be_sent(
-    bench: Bench, client: Any
-) -> None:
-    task = declare(bench)
-    other = called_during_the_send(bench, client, task.delay, fails=True)
-    with pytest.raises(OperationalError):
-        task.delay()
-    sent = other.result(TIMEOUT)
-    assert (is_duplicate(sent), holder(bench).task_id) == (False, sent.id)
-    assert bench.queue_length == 1
-
-
-def test_a_call_is_a_duplicate_once_the_message_of_the_first_is_sent(
-    bench: Bench, client: Any
-) -> None:
-    asked: list[bool] = []
-
-    def policy(task: Any, error: LockContended) -> str:
-        asked.append((error.expires_in or 0.0) > PUBLISH_GRACE)
-        return "existing"
-
-    task = declare(bench, lock_on_duplicate=policy)
-    other = called_during_the_send(bench, client, task.delay)
-    first = task.delay()
-    assert (other.result(TIMEOUT).id, bench.queue_length, asked) == (first.id, 1, [True])
-
-
-def test_a_call_is_refused_once_the_message_of_the_first_is_sent(bench: Bench, client: Any) -> None:
-    task = declare(bench, lock_on_duplicate="raise")
-    other = called_during_the_send(bench, client, task.delay)
-    task.delay()
-    assert isinstance(other.exception(TIMEOUT), DuplicateTask)
-
-
-def test_a_call_that_somebody_counts_on_takes_the_key_when_the_first_cannot_be_sent(
-    bench: Bench, client: Any
-) -> None:
-    task = declare(bench)
-    call = partial(task.apply_async, task_id="mine")
-    other = called_during_the_send(bench, client, call, fails=True)
-    with pytest.raises(OperationalError):
-        task.delay()
-    other.result(TIMEOUT)
-    envelope = Envelope.read(bench.receive())
-    assert (envelope.duplicate_of, envelope.reservation.owner) == (None, value(bench))
-
-
-def test_a_call_is_dropped_at_once_for_one_whose_lock_is_about_to_end() -> None:
-    time = MovableTime()
-    with closing(Bench(time=time)) as bench:
-        task = declare(bench)
-        first = task.delay()
-        wait_until(lambda: left(bench) > PUBLISH_GRACE, message="it was not lengthened")
-        time.passed = left(bench) - PUBLISH_GRACE / 2
-        assert task.delay().id == first.id
-
-
-def test_a_call_is_dropped_at_once_for_one_whose_lock_lasts_no_longer_than_a_send(
-    bench: Bench,
-) -> None:
-    task = declare(bench, lock_queue_ttl=PUBLISH_GRACE / 2)
-    assert task.delay().id == task.delay().id
