@@ -106,9 +106,12 @@ class ScheduleState:
         """
         found = self._register.claim(self._token)
         last = found.pop(LEADER_FIELD, None)
-        for entry, own in remembered.items():
-            if entry not in found or found[entry].rank < own.rank:
-                found[entry] = own
+        led_until = max((own.token for own in remembered.values()), default=0)
+        # Another beat that has led since may have removed entries.
+        if last is None or last.token <= led_until:
+            for entry, own in remembered.items():
+                if entry not in found or found[entry].rank < own.rank:
+                    found[entry] = own
         for entry, versioned in found.items():
             self._take_over(entry, versioned)
         self._warn_if_ahead()

@@ -14,6 +14,7 @@ from celery_redlock.core import instrumentation
 from celery_redlock.core.instrumentation import AcquireDetails, Outcome, QuarantineDetails
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.settings import ClientSettings
+from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.commands import (
     Command,
     ReleaseAction,
@@ -35,6 +36,7 @@ from celery_redlock.protocol.keys import (
     has_limit,
     owner_timestamp_us,
     owner_value,
+    pause_of,
 )
 from celery_redlock.protocol.rounds import (
     AcquireRound,
@@ -210,9 +212,11 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
 
 def forget(transport: Transport, attempt: Attempt, waiter: Waiter) -> None:
     """Have nodes forget who waited for the keys of an attempt. Never waits or raises."""
-    with contextlib.suppress(Exception):  # it stays in its wait queues until they end
-        nodes = range(len(transport.names))
-        transport.send_behind(attempt.channel, forget_waiter(attempt.params.keys, waiter), nodes)
+    pauses = map(Key.read, filter(None, (pause_of(key.stored) for key in attempt.params.keys)))
+    command = forget_waiter((*attempt.params.keys, *pauses), waiter)
+    # It stays in its wait queues until they end; a time limit passes.
+    with contextlib.suppress(RedlockError, OSError, RuntimeError):
+        transport.send_behind(attempt.channel, command, range(len(transport.names)))
 
 
 @dataclass(slots=True)

@@ -198,9 +198,9 @@ class _Call:
                 return self._params
             return replace(self._params, waiter=replace(first, has_waited=True))
         left = min(_KEEP, max(0.0, self._end - self._transport.now()))
-        if not self._waiter.keep_ms:
-            self._keep_ms = milliseconds(left)
-        keep_ms = self._waiter.keep_ms or self._keep_ms
+        keep_ms = self._waiter.keep_ms or milliseconds(left)
+        if self._options.waiter is None:  # a name that the caller gave may be registered next
+            self._keep_ms = keep_ms
         return replace(self._params, waiter=replace(self._waiter, keep_ms=keep_ms, has_waited=True))
 
     @property

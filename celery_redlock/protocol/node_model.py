@@ -47,6 +47,10 @@ from celery_redlock.protocol.votes import (
 )
 from celery_redlock.protocol.wait_queue import WaitQueue
 
+#: A quarantine that lasts for this much longer than one that begins now is that of a clock which
+#: was ahead; one that is less longer may be that of a client with a longer `max_ttl`.
+_CLOCK_AHEAD_US = 600_000_000
+
 #: The keys of a command, each with its owner on the node.
 Owners = list[tuple[str, str | None]]
 
@@ -301,9 +305,11 @@ class ModelNode:
     def _quarantined(self, quarantine_ms: int, now_us: int) -> Quarantined | None:
         if quarantine_ms <= 0:
             return None
-        not_before = now_us + quarantine_ms * 1000
+        not_before = latest = now_us + quarantine_ms * 1000
         if self.guard is not None and self.identity.has_lost_nothing_since(self.guard):
-            not_before = min(not_before, self.guard.not_before)
+            not_before = self.guard.not_before
+        if not_before > latest + _CLOCK_AHEAD_US:
+            not_before = latest
         self._record(not_before)
         if now_us >= not_before:
             return None

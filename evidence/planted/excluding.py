@@ -120,11 +120,30 @@ EXCLUSION = (
     ),
     fault(
         "a clock that was ahead lengthens the quarantine",
-        tested("test_meaning_quarantine_takes_no_longer_than_one_that_begins_now"),
+        tested("test_meaning_a_clock_that_was_ahead_lengthens_no_quarantine"),
         (
             "protocol/node_model.py::ModelNode._quarantined",
-            "min(not_before, self.guard.not_before)",
-            "self.guard.not_before",
+            "if not_before > latest + _CLOCK_AHEAD_US:",
+            "if False:",
+        ),
+    ),
+    fault(
+        "a client with a shorter max_ttl ends a quarantine early",
+        tested("test_meaning_a_quarantine_of_a_client_with_a_longer_max_ttl_stays"),
+        (
+            "protocol/node_model.py::ModelNode._quarantined",
+            "latest + _CLOCK_AHEAD_US:",
+            "latest:",
+        ),
+    ),
+    fault(
+        "the script lets a client with a shorter max_ttl end a quarantine early",
+        tested("test_a_client_with_a_shorter_max_ttl_ends_no_quarantine_early"),
+        (
+            "protocol/lua/guard.lua",
+            "if ids or not_before > latest + 600000000 then\n"
+            "not_before = not_before and not_before <= latest + 600000000",
+            "if ids or not_before > latest then\nnot_before = not_before and not_before <= latest",
         ),
     ),
     fault(
@@ -132,7 +151,7 @@ EXCLUSION = (
         tested(
             "test_a_quarantine_that_a_clock_ahead_has_begun_lasts_no_longer_once_the_clock_is_right"
         ),
-        ("protocol/lua/guard.lua", "ids or not_before > latest", "ids"),
+        ("protocol/lua/guard.lua", "ids or not_before > latest + 600000000", "ids"),
     ),
     fault(
         "release deletes whatever is there",

@@ -7,7 +7,7 @@ from __future__ import annotations
 from evidence.planted.writing import fault, modelled, tested
 
 SAME_PROCESS = "return record.run == self.run and not self.promoted_from"
-UNMOVED = "min(not_before, self.guard.not_before)"
+UNMOVED = "not_before = self.guard.not_before"
 
 RECOGNITION = (
     fault(
@@ -101,8 +101,8 @@ RECOGNITION = (
         tested("test_a_quarantine_lasts_on_when_the_id_is_new_without_a_loss"),
         (
             "protocol/lua/guard.lua::quarantined",
-            "math.min(not_before or latest, latest)",
-            "not_before and now or latest",
+            "not_before <= latest + 600000000 and not_before or latest",
+            "now or latest",
         ),
     ),
 )

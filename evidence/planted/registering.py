@@ -281,6 +281,15 @@ LATE = (
         ),
     ),
     fault(
+        "a beat remembers what another one has removed since",
+        tested("test_what_another_leader_has_removed_since_is_not_remembered"),
+        (
+            "beat/schedule_state.py::ScheduleState.claim",
+            "if last is None or last.token <= led_until:",
+            "if True:",
+        ),
+    ),
+    fault(
         "what a beat remembers replaces a newer record",
         tested("test_what_a_beat_remembers_of_its_last_leadership_replaces_only_an_older_record"),
         (

@@ -426,11 +426,17 @@ def test_meaning_a_key_lives_up_to_and_including_its_last_millisecond() -> None:
     assert state.owner("key", 1_001_000) is None
 
 
-def test_meaning_quarantine_takes_no_longer_than_one_that_begins_now() -> None:
-    state = ModelNode(IDENTITY, guard=GuardRecord("x", "x", 5_000_000))
+def test_meaning_a_clock_that_was_ahead_lengthens_no_quarantine() -> None:
+    state = ModelNode(IDENTITY, guard=GuardRecord("x", "x", 603_000_001))
     command = acquire(("key",), "us", 1000, 1, 1000)
     assert state.run(command, 2_000_000) == Quarantined(1.0)
     assert not isinstance(state.run(command, 3_000_000), Quarantined)
+
+
+def test_meaning_a_quarantine_of_a_client_with_a_longer_max_ttl_stays() -> None:
+    state = ModelNode(IDENTITY, guard=GuardRecord("x", "x", 60_000_000))
+    command = acquire(("key",), "us", 1000, 1, 1000)
+    assert state.run(command, 2_000_000) == Quarantined(58.0)
 
 
 def test_meaning_quarantine_ends_at_its_instant() -> None:

@@ -231,6 +231,15 @@ def test_a_quarantine_that_a_clock_ahead_has_begun_lasts_no_longer_once_the_cloc
     wait_until(lambda: not isinstance(servers.run(0, command), Quarantined))
 
 
+def test_a_client_with_a_shorter_max_ttl_ends_no_quarantine_early(servers: ServerNodes) -> None:
+    servers.flush(0)
+    keys = (Key.of("redlock:", "key"),)
+    assert isinstance(servers.run(0, acquire(keys, "us", 1000, 0, 60_000)), Quarantined)
+    vote = servers.run(0, acquire(keys, "us", 1000, 0, 1000))
+    assert isinstance(vote, Quarantined)
+    assert vote.remaining > 10.0
+
+
 def test_a_server_that_keeps_its_replication_id_over_a_restart_takes_no_part(
     servers: ServerNodes,
 ) -> None:

@@ -55,6 +55,21 @@ def test_the_next_leader_finds_what_was_written_and_by_whom(
     assert (state.due, state.count) == (100.0, 1)
 
 
+def test_what_another_leader_has_removed_since_is_not_remembered(
+    world: World, redlock: Redlock, first: ScheduleState
+) -> None:
+    first.record_start("job", client_of(redlock).transport.now(), 1)
+    first.write()
+    world.time.sleep(2 * DAY)
+    second = records(redlock, 11)
+    second.claim(LEADER)
+    second.note_schedule(())
+    second.write()
+    third = records(redlock, 12)
+    third.claim(LEADER, first.records())
+    assert third.entry_state("job") is None
+
+
 def test_what_is_not_written_yet_is_known_here_all_the_same(
     redlock: Redlock, first: ScheduleState
 ) -> None:
