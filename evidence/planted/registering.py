@@ -320,9 +320,9 @@ LATE = (
         "records of entries that run once are kept as long as others",
         tested("test_a_removed_entry_that_ran_at_most_once_is_forgotten_after_a_day"),
         (
-            "beat/schedule_state.py::KEPT_AFTER_ONE_RUN",
-            "KEPT_AFTER_ONE_RUN = 86_400.0",
-            "KEPT_AFTER_ONE_RUN = KEPT_AFTER_REMOVAL",
+            "beat/schedule_state.py::ScheduleState.note_schedule",
+            "KEPT_AFTER_REMOVAL if state.count > 1 else KEPT_AFTER_ONE_RUN",
+            "KEPT_AFTER_REMOVAL",
         ),
     ),
     fault(
