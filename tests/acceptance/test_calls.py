@@ -41,6 +41,9 @@ def test_the_stored_owner_can_be_read_as_task_host_and_process(
     assert result.id in owner
     assert str(entered["pid"]) in owner
 
+    journal.open()
+    result.get(timeout=TIMEOUT)
+
 
 @row("fork in the body")
 def test_a_child_forked_by_a_body_holds_nothing_and_its_end_releases_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -50,12 +51,15 @@ def fork(self: Any, key: str) -> str:
     with visiting(self, key):
         child = os.fork()
         if child == 0:
-            # Nothing of the worker must run in the child but what is noted here.
-            try:
-                note(key, "child", valid=self.lease.is_valid, released=self.lease.release())
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+            # Nothing that waits: an event loop in the child would run the worker's other greenlets,
+            # on connections that both have. And nothing of the worker must run after this.
+            code = 4
+            with contextlib.suppress(Exception):
+                code = 2 * self.lease.is_valid + self.lease.release()
+            os._exit(code)
+        _, status = os.waitpid(child, 0)
+        valid, released = divmod(os.waitstatus_to_exitcode(status), 2)
+        note(key, "child", valid=valid, released=released)
         note(key, "child ended", valid=self.lease.is_valid)
         await_gate(key)
         return f"still valid: {self.lease.is_valid}"

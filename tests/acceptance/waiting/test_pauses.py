@@ -68,7 +68,8 @@ def test_resume_starts_a_body_at_once(
     assert journal.of("ran") == []
     redlock.resume(key)
     journal.wait_for("ran")
-    assert len(journal.of("requeued")) == 1
+    # The first node's wake-up may come before a quorum of nodes has resumed.
+    assert 1 <= len(journal.of("requeued")) <= 2
 
 
 def test_a_unique_call_is_still_found_by_its_duplicate(
