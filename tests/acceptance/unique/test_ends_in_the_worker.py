@@ -141,7 +141,9 @@ def test_a_message_that_is_revoked_while_it_waits_for_a_rate_limit_frees_its_key
 ) -> None:
     journal.open()
     name = "unique.until_executed"
-    worker.app.control.rate_limit(name, "1/h", destination=[worker.nodename], reply=True)
+    worker.app.control.rate_limit(
+        name, "1/h", destination=[worker.nodename], reply=True, timeout=TIMEOUT
+    )
     try:
         publisher.send(name, f"{key}-first")  # takes the hour's token
         result = publisher.send(name, key)
@@ -151,7 +153,9 @@ def test_a_message_that_is_revoked_while_it_waits_for_a_rate_limit_frees_its_key
 
         lock.wait_until_gone()
     finally:
-        worker.app.control.rate_limit(name, "0", destination=[worker.nodename], reply=True)
+        worker.app.control.rate_limit(
+            name, "0", destination=[worker.nodename], reply=True, timeout=TIMEOUT
+        )
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_a_task_revoked_before_its_start_frees_its_key(
 ) -> None:
     result = publisher.send(TASK, journal.key)
     lock.wait_until_held()
-    worker.app.control.revoke(result.id, destination=[worker.nodename], reply=True)
+    worker.app.control.revoke(result.id, destination=[worker.nodename], reply=True, timeout=TIMEOUT)
 
     keep_away()
 
