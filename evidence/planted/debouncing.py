@@ -160,6 +160,15 @@ DEBOUNCING = (
         ),
     ),
     fault(
+        "a call that was replaced while it was sent runs after its countdown",
+        tested("test_what_was_replaced_while_it_was_sent_is_remembered_beyond_its_countdown"),
+        (
+            "tasks/publish/unique_publish.py::UniquePublish._replace",
+            "max(error.expires_in or 0.0, newer._life)",
+            "(error.expires_in or 0.0)",
+        ),
+    ),
+    fault(
         "a call that fails lets the oldest one run although a newer one has taken over",
         tested("test_a_call_that_fails_leaves_the_oldest_ones_marker_to_the_newest"),
         (
@@ -186,9 +195,9 @@ DEBOUNCING = (
         "the lock of a call ends before it is due",
         tested("test_a_lock_of_a_debounced_call_waits_for_lock_queue_ttl_from_when_it_is_due"),
         (
-            "tasks/publish/unique_publish.py::UniquePublish._reserve",
-            "life = max(SHORTEST_LIFE, end - time.time())",
-            "life = max(SHORTEST_LIFE, self.now + 1 - time.time())",
+            "tasks/publish/unique_publish.py::UniquePublish._life",
+            "max(SHORTEST_LIFE, end - time.time())",
+            "max(SHORTEST_LIFE, self.now + 1 - time.time())",
         ),
     ),
 )

@@ -190,8 +190,7 @@ class UniquePublish:
         previous: Reservation | None = None,
         wait_for: str = "",
     ) -> PendingReservation:
-        end = reservation_end(self.task, self.lock, self.call.options, self.now, continuation=False)
-        life = max(SHORTEST_LIFE, end - time.time())
+        life = self._life
         try:
             return self.client.reserve(
                 self.keys,
@@ -206,6 +205,12 @@ class UniquePublish:
             )
         except (LockContended, QuorumUnavailable) as error:
             raise in_words(error) from None
+
+    @property
+    def _life(self) -> float:
+        """For how many seconds from now the lock waits for a worker, once the message is sent."""
+        end = reservation_end(self.task, self.lock, self.call.options, self.now, continuation=False)
+        return max(SHORTEST_LIFE, end - time.time())
 
     @property
     def _label(self) -> str:
@@ -353,8 +358,10 @@ class UniquePublish:
             # The publisher of the older message may have died or failed before it had this done.
             markers.append(replace(older, node_keys=(dedupe_key_of(holder.replaces),)))
         label = label_for(Role.REPLACED, self.task_id)
+        # The lock of a message that is being sent has the TTL of a send, but the message may have
+        # a countdown like this one's.
+        marker_ttl = max(error.expires_in or 0.0, newer._life) + self.lock.dedupe_window
         for marker in markers:
-            marker_ttl = (error.expires_in or 0.0) + self.lock.dedupe_window
             self.client.relabel(marker, label, marker_ttl)
         # A minority of nodes may execute the reservation of the older message late.
         self.client.cancel(older)

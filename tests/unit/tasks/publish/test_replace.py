@@ -146,6 +146,18 @@ def test_what_was_replaced_is_remembered_for_longer_than_it_may_wait(bench: Benc
     assert 85 < left(bench, mark(bench, older)) <= 95
 
 
+def test_what_was_replaced_while_it_was_sent_is_remembered_beyond_its_countdown(
+    bench: Bench,
+) -> None:
+    task = declare(bench, lock_on_duplicate="replace", lock_queue_ttl=50, lock_dedupe_window=40)
+    later = {"countdown": 1000}
+    before_next(bench.app.amqp, "send_task_message", lambda: task.apply_async(**later))
+    task.apply_async(**later)
+    newer, older = bench.receive(), bench.receive()
+    assert holder(bench).task_id == newer["id"]
+    assert left(bench, mark(bench, older)) > 1000
+
+
 def test_the_older_one_is_put_back_until_the_newer_one_is_out(bench: Bench) -> None:
     states: list[str] = []
     task = declare(bench, lock_on_duplicate="replace")
