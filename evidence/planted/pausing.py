@@ -163,6 +163,15 @@ PAUSING = (
         ),
     ),
     fault(
+        "a look never starts a message that has its lock when its pause is over",
+        tested("test_a_message_with_a_lock_waits_for_nothing_that_it_has"),
+        (
+            "tasks/run/requeue.py::_waits_for",
+            "if key.stored not in reserved",
+            "if key.stored",
+        ),
+    ),
+    fault(
         "of many messages one starts at each look once their pause is over",
         tested("test_where_they_wait_for_nothing_else_all_start"),
         (

@@ -222,6 +222,10 @@ def _waits_for(lock_request: LockRequest, error: LockNotAcquired) -> Sequence[st
     refusal = Refusal.of(error)
     keys = given_back(refusal.refused) or (lock_request.held_keys if error.split else ())
     pauses = [pause_of(key.stored) for key in refusal.keys if refusal.is_paused]
+    if pauses and (reservation := lock_request.envelope.reservation) is not None:
+        # To a worker that looks, what is reserved for the message itself is never free.
+        reserved = {key.lock for key in reservation.keys}
+        keys = tuple(key for key in keys if key.stored not in reserved)
     return bounded_waits_for([*map(in_header, keys), *dict.fromkeys(pauses)])
 
 

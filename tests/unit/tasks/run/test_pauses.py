@@ -102,6 +102,15 @@ def test_a_message_with_a_lock_waits_and_keeps_it(bench: Bench, mode: str) -> No
     assert Envelope.read(bench.receive()).reservation.owner == brought.owner
 
 
+def test_a_message_with_a_lock_waits_for_nothing_that_it_has(bench: Bench, mode: str) -> None:
+    task = declare(bench, lock_mode=mode)
+    bench.elsewhere.pause("k", LONG)
+    bench.run(bench.send(task))
+    envelope = Envelope.read(bench.receive())
+    assert PAUSE in envelope.waits_for
+    assert not set(envelope.waits_for).intersection(envelope.reservation.node_keys)
+
+
 def test_a_redelivery_is_still_recognised(bench: Bench) -> None:
     request = bench.send(declare(bench))
     bench.run(request)
