@@ -165,7 +165,7 @@ RELEASING = (
         "connections without a request shut viewers out",
         tested("test_those_that_have_waited_longest_without_a_request_are_closed"),
         (
-            "web/connection.py::PageConnection.connection_made",
+            "web/server.py::PageConnection.connection_made",
             "if len(self.connections) > self.most:",
             "if False:",
         ),

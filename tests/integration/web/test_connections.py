@@ -9,8 +9,8 @@ from http.client import HTTPConnection
 
 import pytest
 
-from celery_redlock.web import connection
-from celery_redlock.web.connection import PageConnection
+from celery_redlock.web import server
+from celery_redlock.web.server import PageConnection
 from tests.integration.web.site import Site, served
 from tests.support.nodes import Nodes
 from tests.support.waiting import TIMEOUT, wait_until
@@ -23,7 +23,7 @@ REFUSED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PageConnection, "most", MOST)
-    monkeypatch.setattr(connection, "REQUEST_WITHIN", 10 * TIMEOUT)
+    monkeypatch.setattr(server, "REQUEST_WITHIN", 10 * TIMEOUT)
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def test_a_viewer_has_one_connection_for_many_requests(nodes: Nodes) -> None:
 def test_a_connection_without_a_whole_request_in_time_is_closed(
     site: Site, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REQUEST_WITHIN", 0.1)
+    monkeypatch.setattr(server, "REQUEST_WITHIN", 0.1)
     with opened(site, 1) as (sock,):
         sock.sendall(sent)
         while not is_closed(sock):
