@@ -21,8 +21,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.web.access import HOST_SCOPE, Access, guarded
 from celery_redlock.web.app import POLICY, web_app
-from celery_redlock.web.history import History
-from celery_redlock.web.refresher import Refresher
+from celery_redlock.web.refresher import History, Refresher
 
 #: Seconds after which a viewer has to connect again. A server that stops waits for that long, since
 #: a mounted application learns nothing of the stop.

@@ -17,8 +17,7 @@ from celery_redlock.admin.live_view import LiveView
 from celery_redlock.core import Client, Redlock
 from celery_redlock.web.access import TokenAccess, guarded
 from celery_redlock.web.app import POLICY, web_app
-from celery_redlock.web.history import History
-from celery_redlock.web.refresher import MOST_VIEWERS, Refresher
+from celery_redlock.web.refresher import MOST_VIEWERS, History, Refresher
 
 #: Connections that are accepted at once, before the surplus is closed.
 BACKLOG = 32

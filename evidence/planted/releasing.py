@@ -335,7 +335,7 @@ RELEASING = (
     fault(
         "of several looks only the last one's expired locks are counted",
         tested("test_a_point_has_all_locks_that_have_expired"),
-        ("web/history.py::History._noted", "expired + expired_before", "expired"),
+        ("web/refresher.py::History._noted", "expired + expired_before", "expired"),
     ),
     fault(
         "the wait of a key is that of the waiter that is last",
@@ -349,16 +349,16 @@ RELEASING = (
     fault(
         "a look that saw a part of the keys is counted",
         tested("test_a_look_that_does_not_see_everything_is_a_gap"),
-        ("web/history.py::History._noted", 'locks and locks["part"] >= 1.0', "locks"),
+        ("web/refresher.py::History._noted", 'locks and locks["part"] >= 1.0', "locks"),
     ),
     fault(
         "the page keeps the counts of every filter that was ever typed",
         tested("test_the_filter_that_was_looked_at_least_recently_goes"),
-        ("web/history.py::History._noted", "len(self._points) > MOST_FILTERS", "False"),
+        ("web/refresher.py::History._noted", "len(self._points) > MOST_VIEWERS", "False"),
     ),
     fault(
         "counts older than 15 minutes stay",
         tested("test_what_is_too_old_goes_also_where_no_look_is_complete"),
-        ("web/history.py::History._noted", "points[0][0] <= now - MOST_POINTS", "False"),
+        ("web/refresher.py::History._noted", "points[0][0] <= now - MOST_POINTS", "False"),
     ),
 )

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the extra `web`")
 
-from celery_redlock.web import history
-from celery_redlock.web.history import EVERY, MOST_POINTS, History
+from celery_redlock.web import refresher
+from celery_redlock.web.refresher import EVERY, MOST_POINTS, History
 
 
 class Looks:
@@ -106,7 +106,7 @@ def test_each_filter_has_its_own(looks: Looks) -> None:
 def test_the_filter_that_was_looked_at_least_recently_goes(
     looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "MOST_FILTERS", 2)
+    monkeypatch.setattr(refresher, "MOST_VIEWERS", 2)
     for time, text in enumerate(["a", "b", "a", "c"]):
         looks.at(time, text=text)
 
