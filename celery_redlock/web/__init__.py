@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from starlette.types import ASGIApp
 
-    from celery_redlock.web.mount import Naming, Rule
+    from celery_redlock.web.access import Naming, Rule
 
 
 def locks_app(
@@ -48,7 +48,8 @@ def locks_app(
         ConfigurationError: an argument cannot be used, or a package is missing.
     """
     try:
-        from celery_redlock.web.mount import MountedAccess, mounted
+        from celery_redlock.web.access import MountedAccess
+        from celery_redlock.web.app import mounted
     except ModuleNotFoundError as exc:
         if exc.name != "starlette":
             raise

@@ -2,19 +2,21 @@
 Access to the page, and to the releases that it sends.
 
 Two rules of access are there: a token (`TokenAccess`), and the application in which the page is
-mounted (`MountedAccess` in `celery_redlock.web.mount`).
+mounted (`MountedAccess`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import inspect
 import ipaddress
 import re
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -31,8 +33,15 @@ CSRF_HEADER, CSRF_COOKIE = "X-Redlock-CSRF", "redlock_csrf"
 #: The scope that the application has received, in the scope of what is behind `guarded`.
 HOST_SCOPE = "celery_redlock.host_scope"
 
+#: Seconds after which a viewer has to connect again. A server that stops waits for that long, since
+#: a mounted application learns nothing of the stop.
+LASTS = 5.0
+
 #: The header in which browsers state where a request comes from; its value for the page itself.
 _SITE, _SAME = "Sec-Fetch-Site", "same-origin"
+
+Rule: TypeAlias = bool | Callable[[Scope], bool | Awaitable[bool | None] | None]
+Naming: TypeAlias = Callable[[Scope], object]
 
 _is_token = re.compile(r"[A-Za-z0-9._~-]{16,}").fullmatch
 
@@ -152,6 +161,71 @@ class TokenAccess(Access):
         return response
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountedAccess(Access):
+    """
+    Access as the application decides it, for each request of a viewer.
+
+    Attributes:
+        may_view: who may see the page.
+        may_release: who, of these, may release locks.
+        user: returns a viewer's name for the log; None: addresses are logged.
+
+    Raises:
+        ConfigurationError: one of them is neither of the types that it may have.
+    """
+
+    lasts: ClassVar[float | None] = LASTS
+
+    may_view: Rule
+    may_release: Rule
+    user: Naming | None
+
+    def __post_init__(self) -> None:
+        for name in ("may_view", "may_release"):
+            if not (isinstance(rule := getattr(self, name), bool) or callable(rule)):
+                raise ConfigurationError(
+                    f"locks_app cannot use {name}={rule!r}: give a function of the ASGI scope that "
+                    "returns True or False, or one of these values itself."
+                )
+        if not (self.user is None or callable(self.user)):
+            raise ConfigurationError(
+                f"locks_app cannot use user={self.user!r}: give a function of the ASGI scope "
+                "that returns a name or None."
+            )
+
+    async def refusal(self, request: HTTPConnection) -> Response | None:
+        """Return the answer to a viewer that may not see the page; else None."""
+        if await self._allows("may_view", request):
+            return None
+        return PlainTextResponse("You may not see this page.", 403)
+
+    async def why_no_release(self, request: Request) -> str | None:
+        """Return why the viewer may release nothing; None if it may."""
+        if await self._allows("may_release", request):
+            return None
+        return "you may not release locks"
+
+    async def viewer_name(self, request: Request) -> str | None:
+        """Return the name of the viewer for the log; None if it has none."""
+        if self.user is None or (name := await _found(self.user, request)) is None:
+            return None
+        return str(name)
+
+    async def _allows(
+        self, name: Literal["may_view", "may_release"], request: HTTPConnection
+    ) -> bool:
+        rule: Rule = getattr(self, name)
+        decision = rule if isinstance(rule, bool) else await _found(rule, request)
+        # A method that was not called, or a response, would be true as well.
+        if decision is not None and not isinstance(decision, bool):
+            raise ConfigurationError(
+                f"locks_app cannot use what {name} returned, a value of type "
+                f"{type(decision).__name__}: return True or False."
+            )
+        return decision is True
+
+
 def csrf_of(request: Request) -> str:
     """Return the value that the browser already has in its cookie, or a new one."""
     found = request.cookies.get(_csrf_cookie(request), "")
@@ -258,6 +332,11 @@ def _host_of(headers: Headers) -> str:
         return urlsplit(f"//{headers.get('Host', '')}").hostname or ""
     except ValueError:
         return ""
+
+
+async def _found(function: Callable[[Scope], object], request: HTTPConnection) -> object:
+    found = function(request.scope[HOST_SCOPE])
+    return await found if inspect.isawaitable(found) else found
 
 
 def _is_same(given: str, wanted: str) -> bool:

@@ -1,11 +1,12 @@
 """
-The routes of the page.
+The routes of the page, and the page as a part of another application.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import hashlib
 import json
 import re
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from importlib import resources
 from typing import Any
 
+from celery import Celery
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
@@ -21,10 +23,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celery_redlock._log import event_logger
 from celery_redlock.admin.live_view import LiveView
-from celery_redlock.errors import LockKeyError, RedlockError
+from celery_redlock.admin.lock_list import task_names
+from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.web.access import Access, csrf_of, is_from_page, set_csrf
-from celery_redlock.web.refresher import Refresher
+from celery_redlock.tasks.config.client import client_for
+from celery_redlock.web.access import (
+    Access,
+    MountedAccess,
+    csrf_of,
+    guarded,
+    is_from_page,
+    set_csrf,
+)
+from celery_redlock.web.refresher import History, Refresher
 
 logger = event_logger(__name__)
 
@@ -79,6 +90,41 @@ def _policy(page: str) -> str:
 
 #: The Content-Security-Policy of the page.
 POLICY = _policy(_PAGE)
+
+
+def mounted(app: Celery, access: MountedAccess) -> ASGIApp:
+    """
+    Return the page of an app's locks, for viewers with access.
+
+    Raises:
+        ConfigurationError: `app` is no Celery app.
+    """
+    if not isinstance(app, Celery):
+        raise ConfigurationError(
+            f"locks_app needs the Celery app whose locks it shows, not a {type(app).__name__}: "
+            "locks_app(celery_app, may_view=...)."
+        )
+
+    @functools.cache
+    def page() -> ASGIApp | Exception:
+        # At the first request of a viewer: the app has its settings, and no process forks any more.
+        # An error is kept too: a second import of the tasks would fail in the same way.
+        try:
+            app.loader.import_default_modules()
+            view = LiveView(client_for(app), task_names(app.tasks))
+        except Exception as exc:
+            return exc
+        return web_app(view, Refresher(History(view.look)), access)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if isinstance(found := page(), Exception):
+            raise ConfigurationError(
+                f"locks_app could not load the Celery app ({type(found).__name__}: {found}). "
+                "Remove the cause, and restart the process."
+            ) from found
+        await found(scope, receive, send)
+
+    return guarded(serve, access, POLICY)
 
 
 class _Routes:

@@ -221,7 +221,7 @@ RELEASING = (
         "whoever sees a mounted page may release",
         tested("test_the_application_decides_who_releases"),
         (
-            "web/mount.py::MountedAccess.why_no_release",
+            "web/access.py::MountedAccess.why_no_release",
             'self._allows("may_release", request)',
             'self._allows("may_view", request)',
         ),
@@ -230,21 +230,25 @@ RELEASING = (
         "what is no decision admits whom it likes",
         tested("test_a_decision_that_is_none_is_named_and_admits_nobody"),
         (
-            "web/mount.py::MountedAccess._allows",
+            "web/access.py::MountedAccess._allows",
             "if decision is not None and not isinstance(decision, bool):",
             "if False:",
         ),
-        ("web/mount.py::MountedAccess._allows", "return decision is True", "return bool(decision)"),
+        (
+            "web/access.py::MountedAccess._allows",
+            "return decision is True",
+            "return bool(decision)",
+        ),
     ),
     fault(
         "the rules of an application get another scope than its own",
         tested("test_the_functions_get_the_scope_that_the_application_has_received"),
-        ("web/mount.py::_found", "request.scope[HOST_SCOPE]", "dict(request.scope[HOST_SCOPE])"),
+        ("web/access.py::_found", "request.scope[HOST_SCOPE]", "dict(request.scope[HOST_SCOPE])"),
     ),
     fault(
         "viewers without access make the process import all tasks",
         tested("test_no_task_is_imported_for_those_who_may_see_nothing"),
-        ("web/mount.py::mounted", "return guarded(serve,", "page()\nreturn guarded(serve,"),
+        ("web/app.py::mounted", "return guarded(serve,", "page()\nreturn guarded(serve,"),
     ),
     fault(
         "rights count as they were before the body came and others were released",

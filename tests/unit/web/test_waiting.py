@@ -13,8 +13,7 @@ pytest.importorskip("starlette", reason="needs the extra `web`")
 
 from celery_redlock.web import app as page
 from celery_redlock.web import refresher
-from celery_redlock.web.access import guarded
-from celery_redlock.web.mount import MountedAccess
+from celery_redlock.web.access import MountedAccess, guarded
 from celery_redlock.web.refresher import Refresher
 from tests.support.waiting import TIMEOUT
 from tests.unit.web.asking import Answer, Request, a_release
