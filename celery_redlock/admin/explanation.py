@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from celery_redlock.admin.courses import Call, Course, Stage, State
-from celery_redlock.admin.key_texts import KeyText, key_texts, shared_with
 from celery_redlock.admin.wording import KEYS, LOSSES, duration, sentences_of, short_of
+from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX, LockOptions, shown
-from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.plan import LockPlan, plans_with_keys
 from celery_redlock.tasks.config.resolve import origins_of
 from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.tasks.config.skip_result import DESCRIBED
@@ -26,6 +26,22 @@ from celery_redlock.tasks.message.expiry import PUBLISH_GRACE, lifetime
 from celery_redlock.tasks.rules.facts import Order, Role
 from celery_redlock.tasks.run.lock_request import DEFAULT_WAIT
 from celery_redlock.tasks.run.release_plan import failure_is_final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyText:
+    """
+    A lock key, or the template of one.
+
+    Attributes:
+        text: the key as the task names it.
+        slots: how many may hold it; None: a function of the arguments decides.
+        period: seconds for which a rate counts a grant; 0 without a rate.
+    """
+
+    text: str
+    slots: int | None = 1
+    period: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +133,7 @@ def explain(
     plan: LockPlan = task.redlock_plan
     if plan.keys is None:
         raise ConfigurationError(f"Task {task.name} does not lock.")
-    keys, others = key_texts(task, call), shared_with(task)
+    keys, others = _key_texts(task, call), _shared_with(task)
     meaning = _Meaning(task=task, plan=plan, settings=settings, keys=keys, shared_with=others)
     return Explanation(
         task=task.name,
@@ -146,6 +162,62 @@ def as_data(explanation: Explanation) -> dict[str, Any]:
         "another_call": list(map(_case_as_data, explanation.another_call)),
         "failures": list(map(_case_as_data, explanation.failures)),
     }
+
+
+def _key_texts(
+    task: TaskLike, call: tuple[Sequence[Any], Mapping[str, Any]] | None
+) -> tuple[KeyText, ...]:
+    """
+    Return the keys of a call, or the templates of a task that locks.
+
+    Args:
+        task: the task.
+        call: the arguments of the call; None: no particular call.
+
+    Raises:
+        LockKeyError: no key can be made from the arguments.
+    """
+    plan = task.redlock_plan
+    if call is None:
+        return tuple(_templates(task.name, plan.options))
+    return tuple(
+        KeyText(text=key.text, slots=key.holders, period=key.period_ms / 1000)
+        for key in plan.keys.keys_for(*call, prefix="")
+    )
+
+
+def _shared_with(task: TaskLike) -> tuple[str, ...]:
+    """Return the other tasks of the app that may have a key of this one."""
+    shapes = {template.shape for template in task.redlock_plan.keys.templates}
+    return tuple(
+        name
+        for name, _, keys in plans_with_keys(task.app)
+        if name != task.name and any(template.shape in shapes for template in keys.templates)
+    )
+
+
+def _templates(name: str, options: LockOptions) -> Iterator[KeyText]:
+    limit, rate = options.limit, options.rate
+    has_limit = limit is not None or rate is not None
+    forms = (name,) if has_limit and options.key is None else options.key_forms
+    if has_limit:  # for one key
+        text = _template(name, *forms)
+        forms = [] if limit is None else [Limit(text, limit)]
+        forms += [] if rate is None else [Rate(text, rate)]
+    for form in forms:
+        if not isinstance(form, Limit | Rate):
+            yield KeyText(text=_template(name, form))
+        elif isinstance(form, Limit) and callable(form.limit):
+            yield KeyText(text=form.key, slots=None)
+        else:
+            slots, period_ms = form.slots_and_period()
+            yield KeyText(text=form.key, slots=slots, period=period_ms / 1000)
+
+
+def _template(name: str, form: Any) -> str:
+    if form is True or form is None:
+        return f"{name}:<digest of all arguments>"
+    return f"<result of {shown(form)}()>" if callable(form) else str(form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,18 +10,23 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import click
 
-from celery_redlock.admin.explanation import Explanation, as_data, explain, signature_of
-from celery_redlock.admin.key_texts import KeyText
+from celery_redlock.admin.explanation import (
+    Explanation,
+    KeyText,
+    Stretch,
+    as_data,
+    explain,
+    signature_of,
+)
 from celery_redlock.admin.wording import duration
 from celery_redlock.cli.output import print_json, printable
 from celery_redlock.cli.target import Target
-from celery_redlock.cli.timeline import drawing
 from celery_redlock.protocol.texts import enumerated
 from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
@@ -32,6 +37,11 @@ from celery_redlock.tasks.patterns import lock_matching_tasks
 _NARROWEST, _WIDEST, _NAME = 50, 100, 26
 #: A text that begins like this is a value that was not written to its end, and no plain word.
 _QUOTES = ("[", "{", "(", '"', "'")
+#: The widest part of the drawing, in characters.
+_WIDEST_PART = 30
+#: The start of a part, a taken key, a free one, and the arrow: without and with Unicode.
+_ASCII, _UNICODE = ("|", "=", ".", "^"), ("├", "━", "┈", "▲")
+_COLOURS = {"reserved": "cyan", "held": "green", "kept": "yellow", "counted": "yellow"}
 
 
 def explain_task(
@@ -164,6 +174,49 @@ def _print(explanation: Explanation) -> None:
     set_ = [option for option in explanation.options if option.origin != "default"]
     _print_rows([(f"{it.name}", f"{it.value}, from {it.origin}") for it in set_])
     _print_rows([("by default", ", ".join(f"{it.name} {it.value}" for it in defaults))])
+
+
+def drawing(stretches: Sequence[Stretch], width: int, encoding: str) -> Iterator[str]:
+    """
+    Iterate over the lines of a drawing of a call's life: one line for its key.
+
+    It shows where the key is taken, and where another call lands.
+
+    Args:
+        stretches: the parts of the call's life.
+        width: the most characters in a line.
+        encoding: what the terminal reads; where it lacks a character, the drawing is in ASCII.
+    """
+    start, taken, free, arrow = _UNICODE if _has(encoding) else _ASCII
+    cell = min(_WIDEST_PART, width // len(stretches))
+    yield from _cells([stretch.begins for stretch in stretches], cell)
+    bars = (
+        f"{start}{(taken if stretch.key else free) * 2} {stretch.key or 'free'} ".ljust(
+            cell, taken if stretch.key else free
+        )
+        for stretch in stretches
+    )
+    yield "".join(
+        click.style(bar, fg=_COLOURS.get(stretch.key))
+        for bar, stretch in zip(bars, stretches, strict=True)
+    )
+    yield from _cells([stretch.lasts for stretch in stretches], cell)
+    yield from _cells([f"{arrow} {stretch.another}" for stretch in stretches], cell)
+
+
+def _cells(texts: Sequence[str], width: int) -> Iterator[str]:
+    """Iterate over the lines of texts that are wrapped side by side."""
+    columns = [textwrap.wrap(text, width - 2) for text in texts]
+    for row in zip_longest(*columns, fillvalue=""):
+        yield "".join(text.ljust(width) for text in row).rstrip()
+
+
+def _has(encoding: str) -> bool:
+    try:
+        "".join(_UNICODE).encode(encoding)
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def _key(key: KeyText) -> str:

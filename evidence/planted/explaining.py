@@ -121,6 +121,6 @@ EXPLAINING = (
     fault(
         "a taken key is drawn as free",
         tested("test_a_terminal_without_unicode_gets_ascii"),
-        ("cli/timeline.py::drawing", "(taken if stretch.key else free) * 2", "free * 2"),
+        ("cli/explain.py::drawing", "(taken if stretch.key else free) * 2", "free * 2"),
     ),
 )
