@@ -303,7 +303,7 @@ def pause(target: Target, *, key: str, seconds: float, as_json: bool) -> int:
     pause ends. A limit and a rate of the same name are paused with it. A node that is down now, or
     loses its data, grants the key: pause it again then.
     """
-    from celery_redlock.cli.pauses import pause_key
+    from celery_redlock.cli.locks import pause_key
 
     return pause_key(target, key, seconds=seconds, as_json=as_json)
 
@@ -319,7 +319,7 @@ def resume(target: Target, *, key: str, as_json: bool) -> int:
     """
     End the pause of a key, and wake those that wait for it.
     """
-    from celery_redlock.cli.pauses import resume_key
+    from celery_redlock.cli.locks import resume_key
 
     return resume_key(target, key, as_json=as_json)
 
