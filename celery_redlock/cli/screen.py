@@ -1,18 +1,19 @@
 """
-The whole screen of a terminal, which shows one look at the nodes.
+The whole screen of a terminal, which shows one look at the nodes after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import sys
 import termios
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from rich.console import Group
+from rich.console import ConsoleDimensions, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -31,35 +32,36 @@ _FEWEST_ROWS = 3
 JsonObject = Mapping[str, Any]
 
 
-class Screen:
+def show(looks: Iterable[JsonObject], every: float) -> None:
     """
-    Shows each look in place of the previous one, and restores the terminal at the end.
+    Show each look of `LiveView` in place of the previous one, until `q` is pressed.
+
+    It waits `every` seconds after each look, and restores the terminal at the end.
     """
+    with _single_keys(), Live(screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        for look in looks:
+            live.update(_drawn(look, live.console.size), refresh=True)
+            if _pressed(every) == "q":
+                return
 
-    def __init__(self) -> None:
-        self._live = Live(screen=True, auto_refresh=False, vertical_overflow="crop")
-        self._opened = contextlib.ExitStack()
 
-    def __enter__(self) -> Screen:
-        self._opened.enter_context(_single_keys())
-        self._opened.enter_context(self._live)
-        return self
+def _drawn(look: JsonObject, size: ConsoleDimensions) -> Group:
+    """Return a look as it fits a terminal of this size."""
+    above = [Text(_summary(look), style="bold"), *_trouble(look)]
+    below = [*_changes(look), Text("q quits", style="dim")]
+    # A heading and an empty line around the rows.
+    left = max(_FEWEST_ROWS, size.height - len(above) - len(below) - 2)
+    rows = _by_urgency(look)
+    table = fitted_table(COLUMNS, [cells_of(row) for row in rows[:left]], size.width)
+    for line in (*above, *below):
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*above, table, Text(), *below)
 
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
 
-    def show(self, state: JsonObject) -> None:
-        """Show a look of `LiveView`."""
-        size = self._live.console.size
-        above = [Text(_summary(state), style="bold"), *_trouble(state)]
-        below = [*_changes(state), Text("q quits", style="dim")]
-        # A heading and an empty line around the rows.
-        left = max(_FEWEST_ROWS, size.height - len(above) - len(below) - 2)
-        rows = _by_urgency(state)
-        table = fitted_table(COLUMNS, [cells_of(row) for row in rows[:left]], size.width)
-        for line in (*above, *below):
-            line.no_wrap, line.overflow = True, "ellipsis"
-        self._live.update(Group(*above, table, Text(), *below), refresh=True)
+def _pressed(seconds: float) -> str:
+    """Return the key that is pressed within this many seconds; empty if none is."""
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return sys.stdin.read(1) if ready else ""
 
 
 @contextlib.contextmanager

@@ -6,21 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
-import select
 import sys
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_redlock.admin.live_view import LiveView
 from celery_redlock.cli.target import Target
 from celery_redlock.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def watch_locks(target: Target, text: str, *, every: float, as_json: bool) -> int:
@@ -39,25 +34,20 @@ def watch_locks(target: Target, text: str, *, every: float, as_json: bool) -> in
     """
     with target.client() as client, contextlib.suppress(KeyboardInterrupt):
         view = LiveView(client, target.task_names())
-        with _json_lines(every) if as_json else _screen(every) as show:
-            while show(view.look([text])[text]):
-                pass
+        looks = (view.look([text])[text] for _ in itertools.count())
+        if not as_json:
+            _check_terminal()
+            from celery_redlock.cli.screen import show
+
+            show(looks, every)
+            return 0
+        for look in looks:
+            print(json.dumps(look), flush=True)
+            time.sleep(every)
     return 0
 
 
-@contextlib.contextmanager
-def _json_lines(every: float) -> Iterator[Callable[[dict[str, Any]], bool]]:
-    def show(state: dict[str, Any]) -> bool:
-        print(json.dumps(state), flush=True)
-        time.sleep(every)
-        return True
-
-    yield show
-
-
-@contextlib.contextmanager
-def _screen(every: float) -> Iterator[Callable[[dict[str, Any]], bool]]:
-    """Yield a function that shows a look on the screen, and returns False once `q` is pressed."""
+def _check_terminal() -> None:
     if importlib.util.find_spec("rich") is None:
         raise ConfigurationError(
             'watch needs the package rich: pip install "celery-redlock[cli]". Or give --json.'
@@ -66,18 +56,3 @@ def _screen(every: float) -> Iterator[Callable[[dict[str, Any]], bool]]:
         raise ConfigurationError("watch cannot read keys on this system: give --json.")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("watch needs a terminal; for programs, give --json.")
-    from celery_redlock.cli.screen import Screen
-
-    with Screen() as screen:
-
-        def show(state: dict[str, Any]) -> bool:
-            screen.show(state)
-            return _pressed(every) != "q"
-
-        yield show
-
-
-def _pressed(seconds: float) -> str:
-    """Return the key that is pressed within this many seconds; empty if none is."""
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return sys.stdin.read(1) if ready else ""
