@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from celery_redlock import __version__
-from celery_redlock.cli.output import printable
+from celery_redlock.cli.output import print_json, printable
 from celery_redlock.cli.target import Target, targeted
 from celery_redlock.errors import ConfigurationError, LockKeyError, RedlockError
 from celery_redlock.protocol.timing import UNITS
@@ -111,9 +111,30 @@ def init(target: Target, *, force: bool, as_json: bool) -> int:
     provided that there are several, all of them answer, and none has a record. A set that has lost
     the data of all its nodes looks brand-new as well: do not run the command then.
     """
-    from celery_redlock.cli.init_nodes import init_nodes
+    # Without Celery, which takes a second to import.
+    from celery_redlock.core import arm_nodes
+    from celery_redlock.transport import advice_about, parse_nodes
 
-    return init_nodes(target.nodes(), force=force, as_json=as_json)
+    nodes = target.nodes()
+    if advice := advice_about(parse_nodes(nodes)):
+        click.echo(f"celery-redlock: {advice}", err=True)
+    answers = arm_nodes(nodes, force=force)
+    if as_json:
+        shown = [
+            {
+                "url": answer.name,
+                "state": answer.state,
+                "votes": answer.serves,
+                "detail": answer.detail,
+            }
+            for answer in answers
+        ]
+        print_json({"nodes": shown})
+    else:
+        width = max(len(answer.name) for answer in answers)
+        for answer in answers:
+            print(f"{answer.name:<{width}}  {answer.state:<12}{printable(answer.detail)}")
+    return 0 if all(answer.serves for answer in answers) else 1
 
 
 @redlock.command(
