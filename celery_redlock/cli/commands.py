@@ -367,7 +367,7 @@ def watch(target: Target, *, filter_: str, every: float, as_json: bool) -> int:
     Locks with the most waiters come first, then those that are held for longest. FILTER is a glob
     on the keys, or a part of a key, task, id, host or state.
     """
-    from celery_redlock.cli.watch import watch_locks
+    from celery_redlock.cli.live import watch_locks
 
     return watch_locks(target, filter_, every=every, as_json=as_json)
 
@@ -406,6 +406,6 @@ def web(
     viewers, the server does not query the nodes. The JSON object is {"url": URL}, printed once the
     server listens.
     """
-    from celery_redlock.cli.web import serve
+    from celery_redlock.cli.live import serve
 
     return serve(target, host=host, port=port, token=token, read_only=read_only, as_json=as_json)

@@ -7,14 +7,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from celery_redlock.admin.live_view import LiveView
-from celery_redlock.core import Client, Redlock
 from celery_redlock.web.access import TokenAccess, guarded
 from celery_redlock.web.app import POLICY, web_app
 from celery_redlock.web.refresher import MOST_VIEWERS, History, Refresher
@@ -87,25 +85,16 @@ class PageServer(uvicorn.Server):
     It does not log the addresses of requests, since one of them contains the token.
 
     Args:
-        redlock: the client of the nodes.
-        names: the names of tasks, see `celery_redlock.admin.lock_list.task_names`.
+        view: shows the nodes.
         access: who may see the page.
         interval: seconds from the end of a look at the nodes to the next one.
     """
 
-    def __init__(
-        self,
-        redlock: Redlock | Client,
-        names: Mapping[str, str],
-        access: TokenAccess,
-        *,
-        interval: float = 2.0,
-    ) -> None:
-        self.view = LiveView(redlock, names)
-        self.refresher = Refresher(History(self.view.look), interval=interval)
+    def __init__(self, view: LiveView, access: TokenAccess, *, interval: float = 2.0) -> None:
+        self.refresher = Refresher(History(view.look), interval=interval)
         super().__init__(
             uvicorn.Config(
-                guarded(web_app(self.view, self.refresher, access), access, POLICY),
+                guarded(web_app(view, self.refresher, access), access, POLICY),
                 access_log=False,
                 backlog=BACKLOG,
                 http=PageConnection,

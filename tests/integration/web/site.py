@@ -12,6 +12,7 @@ from threading import Thread
 from typing import Any
 
 from celery_redlock import Redlock
+from celery_redlock.admin.live_view import LiveView
 from celery_redlock.web.access import CSRF_COOKIE, CSRF_HEADER, TokenAccess
 from celery_redlock.web.server import PageServer
 from tests.support.waiting import TIMEOUT, wait_until
@@ -110,7 +111,7 @@ class Site(Pages):
         names: Mapping[str, str] | None = None,
     ) -> None:
         self.access = access
-        self.server = PageServer(redlock, names or {}, access, interval=INTERVAL)
+        self.server = PageServer(LiveView(redlock, names or {}), access, interval=INTERVAL)
         self.looks: list[tuple[str, ...]] = []
         self.history: Any = self.server.refresher._look
 
