@@ -26,11 +26,14 @@ from celery_redlock.fencing.slots import slot_resource
 from celery_redlock.fencing.tokens import token_or_current
 
 if TYPE_CHECKING:
-    from celery_redlock.fencing.file import FileFence
+    from celery_redlock.fencing.file import FileFence, FileTokenStore
     from celery_redlock.fencing.http import (
         FENCING_HEADER,
         FENCING_KEY,
         AsgiFencingMiddleware,
+        AsyncTokenStore,
+        MemoryTokenStore,
+        TokenStore,
         WsgiFencingMiddleware,
         fencing_headers,
         raise_if_stale,
@@ -38,12 +41,6 @@ if TYPE_CHECKING:
     from celery_redlock.fencing.redis import RedisFence
     from celery_redlock.fencing.redis_async import AsyncRedisFence
     from celery_redlock.fencing.s3 import S3Fence
-    from celery_redlock.fencing.token_stores import (
-        AsyncTokenStore,
-        FileTokenStore,
-        MemoryTokenStore,
-        TokenStore,
-    )
 
 __all__ = [
     "FENCING_HEADER",
@@ -69,12 +66,12 @@ _HOME = {
     "FENCING_HEADER": "http",
     "FENCING_KEY": "http",
     "AsgiFencingMiddleware": "http",
-    "AsyncTokenStore": "token_stores",
+    "AsyncTokenStore": "http",
     "AsyncRedisFence": "redis_async",
     "FileFence": "file",
-    "FileTokenStore": "token_stores",
-    "TokenStore": "token_stores",
-    "MemoryTokenStore": "token_stores",
+    "FileTokenStore": "file",
+    "TokenStore": "http",
+    "MemoryTokenStore": "http",
     "RedisFence": "redis",
     "S3Fence": "s3",
     "WsgiFencingMiddleware": "http",

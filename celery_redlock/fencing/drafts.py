@@ -19,7 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from celery_redlock.fencing.file_lock import lock_now
+try:
+    import fcntl
+except ImportError:
+    raise ImportError(
+        "FileFence and FileTokenStore need the file locks of POSIX, which this system does not "
+        "have. Use RedisFence, or the fence of a database."
+    ) from None
 
 #: The last suffix of every file name made here begins with this.
 RESERVED = ".redlock-"
@@ -34,6 +40,21 @@ _IRREGULAR_ERRNOS = {errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO}
 
 class IrregularFile(OSError):
     """The path does not lead to a regular file."""
+
+
+def lock_now(descriptor: int) -> None:
+    """
+    Lock an open file, until `unlock` or until its last descriptor is closed.
+
+    Raises:
+        BlockingIOError: another open file has the lock.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def unlock(descriptor: int) -> None:
+    """Unlock an open file, also for the children that have inherited its descriptor."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """
-A fence around a file.
+A fence around a file, and a store of tokens in a directory.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -134,3 +135,40 @@ class FileFence:
                 draft.replace(self.path)
         if self._fsync:
             sync_directory(self.path.parent)
+
+
+class FileTokenStore:
+    """
+    A store in a directory, for the processes of one host; it survives restarts.
+
+    Each resource has two small files there, named after a digest of its name.
+
+    Args:
+        directory: an existing directory.
+        lock_timeout: as `FileFence`.
+        fsync: as `FileFence`.
+
+    Raises:
+        ConfigurationError: there is no such directory.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], *, lock_timeout: float = 10.0, fsync: bool = True
+    ) -> None:
+        self._directory = checked_path("FileTokenStore", directory)
+        if not self._directory.is_dir():
+            raise ConfigurationError(
+                f"FileTokenStore keeps its files in a directory, but {str(self._directory)!r} is "
+                "not one. Create it first."
+            )
+        self._timeout = lock_timeout
+        self._fsync = fsync
+
+    def claim(self, resource: str, token: int | None = None) -> None:
+        """Let a resource see a token; raise `StaleFencingToken` if it has seen a newer one."""
+        number = token_or_current(token)
+        digest = hashlib.sha256(resource.encode(errors="surrogatepass")).hexdigest()
+        path = self._directory / f"{digest}{RESERVED}store"
+        record = TokenFile(path, resource, self._timeout, self._fsync)
+        with record.locked() as drafts:
+            record.claim(number, drafts)

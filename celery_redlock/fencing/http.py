@@ -17,16 +17,16 @@ import asyncio
 import inspect
 import json
 import re
+import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import InvalidFencingToken, InvalidResourceName, StaleFencingToken
 from celery_redlock.fencing.checks import refuse, require_call, require_methods
-from celery_redlock.fencing.token_stores import AsyncTokenStore, TokenStore
-from celery_redlock.fencing.tokens import token_or_current
+from celery_redlock.fencing.tokens import stale, token_or_current
 
 FENCING_HEADER = "Redlock-Fencing-Token"
 
@@ -40,6 +40,51 @@ _STALE = "stale_fencing_token"
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class TokenStore(Protocol):
+    """
+    Remembers the highest token that each resource has seen.
+
+    `RedisFence`, `FileTokenStore` and `MemoryTokenStore` are token stores; so is any other
+    object with this method.
+    """
+
+    def claim(self, resource: str, token: int | None = None, /) -> None:
+        """
+        Let a resource see a token.
+
+        Raises:
+            StaleFencingToken: the resource has seen a newer one.
+        """
+
+
+class AsyncTokenStore(Protocol):
+    """A token store for asyncio, such as `AsyncRedisFence`."""
+
+    def claim(self, resource: str, token: int | None = None, /) -> Awaitable[None]:
+        """Let a resource see a token; see `TokenStore.claim`."""
+
+
+class MemoryTokenStore:
+    """
+    A store in this process's memory, for tests and for a service with a single process.
+
+    Limit: other processes do not share it, and a restart loses all tokens.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def claim(self, resource: str, token: int | None = None) -> None:
+        """Let a resource see a token; raise `StaleFencingToken` if it has seen a newer one."""
+        number = token_or_current(token)
+        with self._lock:
+            seen = self._seen.get(resource, 0)
+            if seen > number:
+                raise stale(resource, seen, number)
+            self._seen[resource] = number
 
 
 def fencing_headers(token: int | None = None) -> dict[str, str]:

@@ -12,8 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from celery_redlock.errors import FenceRecordCorrupt
-from celery_redlock.fencing.drafts import RESERVED, Drafts, IrregularFile, open_regular
-from celery_redlock.fencing.file_lock import lock_now, unlock
+from celery_redlock.fencing.drafts import (
+    RESERVED,
+    Drafts,
+    IrregularFile,
+    lock_now,
+    open_regular,
+    unlock,
+)
 from celery_redlock.fencing.tokens import stale, token_in
 
 _RETRY_DELAY = (0.001, 0.02)

@@ -28,7 +28,10 @@ FACTS = (
     "a lease is extended while its body runs",
     "a body is interrupted when its lease is lost",
 )
-MODULES = ("", ".tasks", ".signals", ".beat", ".cli", ".testing", ".core.aio", ".fencing.redis")
+MODULES = (
+    *("", ".tasks", ".signals", ".beat", ".cli", ".testing", ".core.aio"),
+    *(".fencing.redis", ".fencing.http"),
+)
 
 
 def run(*arguments: str) -> str:
