@@ -38,8 +38,7 @@ if TYPE_CHECKING:
         fencing_headers,
         raise_if_stale,
     )
-    from celery_redlock.fencing.redis import RedisFence
-    from celery_redlock.fencing.redis_async import AsyncRedisFence
+    from celery_redlock.fencing.redis import AsyncRedisFence, RedisFence
     from celery_redlock.fencing.s3 import S3Fence
 
 __all__ = [
@@ -67,7 +66,7 @@ _HOME = {
     "FENCING_KEY": "http",
     "AsgiFencingMiddleware": "http",
     "AsyncTokenStore": "http",
-    "AsyncRedisFence": "redis_async",
+    "AsyncRedisFence": "redis",
     "FileFence": "file",
     "FileTokenStore": "file",
     "TokenStore": "http",

@@ -1,5 +1,5 @@
 """
-The steps of a fence over Redis, shared by the blocking and the asyncio fence.
+The client and the steps of a fence over Redis, shared by the blocking and the asyncio fence.
 
 Each `yield` hands one call of redis-py to a driver. The driver makes the call, awaits it if the
 client is one of asyncio, and sends the reply or throws the error back in.
@@ -7,14 +7,19 @@ client is one of asyncio, and sends the reply or throws the error back in.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
+import redis
+from redis import asyncio as aioredis
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.fencing.checks import refuse, require_methods
 from celery_redlock.fencing.redis_script import (
     CLAIM_SCRIPT,
     SET_SCRIPT,
@@ -26,6 +31,43 @@ from celery_redlock.fencing.redis_script import (
 from celery_redlock.fencing.tokens import token_or_current
 
 Steps: TypeAlias = Generator[Callable[[], Any], Any, Any]
+
+_METHODS = ("get", "eval", "evalsha")
+
+_PIPELINES = (
+    redis.client.Pipeline,
+    redis.cluster.ClusterPipeline,
+    aioredis.client.Pipeline,
+    aioredis.cluster.ClusterPipeline,
+)
+_SENTINELS = (redis.Sentinel, aioredis.Sentinel)
+
+
+def check_client(fence: str, client: Any, *, is_async: bool) -> None:
+    """
+    Refuse a client through which a fence cannot write.
+
+    Any client that runs scripts will do: a cluster's, one from Sentinel, a wrapped or a fake one.
+
+    Raises:
+        ConfigurationError: it is a URL or a pipeline; or it is blocking where asyncio is needed, or
+            the reverse: a blocking fence never awaits an asyncio client, so nothing would be
+            written.
+    """
+    module = "redis.asyncio" if is_async else "redis"
+    wanted = f"a client, {module}.Redis or {module}.RedisCluster"
+    remedy = f"Give the fence {module}.Redis(...)."
+    if isinstance(client, str | bytes):
+        remedy = f"Give the fence {module}.Redis.from_url(...)."
+    elif _is_one_of(client, _PIPELINES):
+        remedy = "Give the fence the client itself, and the filled pipeline to its method run()."
+        raise refuse(fence, wanted, client, remedy)
+    elif _is_one_of(client, _SENTINELS):
+        remedy = "Give the fence what its method master_for() returns."
+    elif not isinstance(client, type) and _is_certainly(client, is_async=not is_async):
+        other = "RedisFence" if is_async else "AsyncRedisFence"
+        raise refuse(fence, wanted, client, f"Use {other}, or give the fence {module}.Redis(...).")
+    require_methods(fence, wanted, client, _METHODS, remedy)
 
 
 class RedisSteps:
@@ -119,3 +161,20 @@ class RedisSteps:
                 raise self._records.corrupt(key) from None
             raise
         return self._records.read(key, value)
+
+
+def _is_certainly(client: Any, *, is_async: bool) -> bool:
+    """Return whether a client is certainly one of asyncio, or certainly a blocking one."""
+    awaits = False
+    # A proxy may not be bound yet.
+    with contextlib.suppress(Exception):
+        # In an asyncio client only this is a coroutine function; others return its coroutine.
+        awaits = inspect.iscoroutinefunction(client.execute_command)
+    if is_async:
+        return awaits or _is_one_of(client, (aioredis.Redis, aioredis.RedisCluster))
+    return not awaits and _is_one_of(client, (redis.Redis, redis.RedisCluster))
+
+
+def _is_one_of(client: Any, kinds: tuple[type, ...]) -> bool:
+    # Not isinstance(), which fails for a proxy that is not bound yet.
+    return issubclass(type(client), kinds)
