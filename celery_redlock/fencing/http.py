@@ -19,9 +19,8 @@ import json
 import re
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import InvalidFencingToken, InvalidResourceName, StaleFencingToken
@@ -114,25 +113,20 @@ def raise_if_stale(status: int, body: bytes | str) -> None:
     raise StaleFencingToken(*details)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Refusal:
-    """A response in place of the application's."""
+#: A response in place of the application's: its status and its body.
+_Refusal: TypeAlias = tuple[HTTPStatus, bytes]
 
-    status: HTTPStatus
-    body: bytes
 
-    @classmethod
-    def with_body(cls, status: HTTPStatus, error: str, message: str, **details: Any) -> _Refusal:
-        content = {"error": error, "message": message, **details}
-        return cls(status=status, body=json.dumps(content).encode())
+def _response(status: HTTPStatus, error: str, message: str, **details: Any) -> _Refusal:
+    return status, json.dumps({"error": error, "message": message, **details}).encode()
 
-    @property
-    def headers(self) -> list[tuple[str, str]]:
-        return [("Content-Type", "application/json"), ("Content-Length", str(len(self.body)))]
+
+def _headers(body: bytes) -> list[tuple[str, str]]:
+    return [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
 
 
 def _missing() -> _Refusal:
-    return _Refusal.with_body(
+    return _response(
         HTTPStatus.PRECONDITION_REQUIRED,
         "missing_fencing_token",
         f"This resource is written under a lock. Send its fencing token as {FENCING_HEADER}.",
@@ -145,7 +139,7 @@ _REFUSED_ERRORS = (InvalidFencingToken, InvalidResourceName, StaleFencingToken)
 
 def _refusal_for(error: Exception) -> _Refusal:
     if isinstance(error, StaleFencingToken):
-        return _Refusal.with_body(
+        return _response(
             HTTPStatus.PRECONDITION_FAILED,
             _STALE,
             str(error),
@@ -154,7 +148,7 @@ def _refusal_for(error: Exception) -> _Refusal:
             offered=error.offered,
         )
     what = "resource" if isinstance(error, InvalidResourceName) else "fencing_token"
-    return _Refusal.with_body(HTTPStatus.BAD_REQUEST, f"invalid_{what}", str(error))
+    return _response(HTTPStatus.BAD_REQUEST, f"invalid_{what}", str(error))
 
 
 def _parse_token(values: Sequence[str]) -> int | None:
@@ -229,9 +223,9 @@ class WsgiFencingMiddleware:
         refusal = self._refusal(environ)
         if refusal is None:
             return self.app(environ, start_response)
-        status = f"{refusal.status.value} {refusal.status.phrase}"
-        start_response(status, refusal.headers)
-        return [refusal.body]
+        status, body = refusal
+        start_response(f"{status.value} {status.phrase}", _headers(body))
+        return [body]
 
     def _refusal(self, environ: dict[str, Any]) -> _Refusal | None:
         # In capitals, because applications accept "get" as GET and "put" as PUT.
@@ -289,11 +283,10 @@ class AsgiFencingMiddleware:
         if refusal is None:
             await self.app(scope, receive, send)
             return
-        headers = [(name.lower().encode(), value.encode()) for name, value in refusal.headers]
-        await send(
-            {"type": "http.response.start", "status": refusal.status.value, "headers": headers}
-        )
-        await send({"type": "http.response.body", "body": refusal.body})
+        status, body = refusal
+        headers = [(name.lower().encode(), value.encode()) for name, value in _headers(body)]
+        await send({"type": "http.response.start", "status": status.value, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         if scope["method"].upper() in self._safe:

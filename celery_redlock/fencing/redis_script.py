@@ -50,28 +50,28 @@ _STALE = re.compile(r"REDLOCKSTALE (\d+) (\d+)")
 _CORRUPT = re.compile(r"REDLOCKCORRUPT (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class FencedScript:
-    """A caller's script inside the comparison of tokens, and its digest for EVALSHA."""
+def fenced_script(script: ScriptSource) -> tuple[bytes, str]:
+    """
+    Return the fenced form of a Lua script, and its digest for EVALSHA.
 
-    source: bytes
-    sha: str
+    Args:
+        script: its text, or redis-py's registered object.
 
-    @classmethod
-    def wrap(cls, script: ScriptSource) -> FencedScript:
-        """Return the fenced form of a Lua script, as text or as redis-py's registered object."""
-        source = script if isinstance(script, Key) else getattr(script, "script", None)
-        if isinstance(source, Key):
-            return _wrap(source)
-        raise ConfigurationError(
-            "A fence runs a Lua script, or a pipeline of a client that is blocking or asyncio like "
-            "the fence, and not a cluster's; this is a "
-            f"{type(script).__module__}.{type(script).__name__}."
-        )
+    Raises:
+        ConfigurationError: it is neither, or it cannot be fenced.
+    """
+    source = script if isinstance(script, Key) else getattr(script, "script", None)
+    if isinstance(source, Key):
+        return _wrap(source)
+    raise ConfigurationError(
+        "A fence runs a Lua script, or a pipeline of a client that is blocking or asyncio like "
+        "the fence, and not a cluster's; this is a "
+        f"{type(script).__module__}.{type(script).__name__}."
+    )
 
 
 @lru_cache(maxsize=256)
-def _wrap(body: str | bytes) -> FencedScript:
+def _wrap(body: str | bytes) -> tuple[bytes, str]:
     """
     Put a script inside the comparison of tokens.
 
@@ -85,7 +85,7 @@ def _wrap(body: str | bytes) -> FencedScript:
             "script. Remove that line."
         )
     source = b"local function body(KEYS, ARGV) " + text + b"\nend\n" + _FENCE
-    return FencedScript(source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+    return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

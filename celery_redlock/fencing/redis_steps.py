@@ -23,9 +23,9 @@ from celery_redlock.fencing.checks import refuse, require_methods
 from celery_redlock.fencing.redis_script import (
     CLAIM_SCRIPT,
     SET_SCRIPT,
-    FencedScript,
     FenceRecords,
     Key,
+    fenced_script,
     positive_ms,
 )
 from celery_redlock.fencing.tokens import token_or_current
@@ -104,13 +104,13 @@ class RedisSteps:
         # Strings first: redis-py's pipelines are protocols, for which isinstance() is slow.
         if not isinstance(script, Key) and isinstance(script, self._pipeline):
             return (yield from self._execute(script, keys, record_keys, number))
-        fenced = FencedScript.wrap(script)
+        source, sha = fenced_script(script)
         operands = (2 * len(keys), *keys, *record_keys, number, self._records.keep_ms, *args)
         try:
             try:
-                return (yield partial(self._client.evalsha, fenced.sha, *operands))
+                return (yield partial(self._client.evalsha, sha, *operands))
             except NoScriptError:
-                return (yield partial(self._client.eval, fenced.source, *operands))
+                return (yield partial(self._client.eval, source, *operands))
         except ResponseError as exc:
             if error := self._records.error_for(str(exc), keys, number):
                 raise error from None
