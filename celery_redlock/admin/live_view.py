@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery_redlock.admin import diagnosis
-from celery_redlock.admin.clock_correction import clock_correction
 from celery_redlock.admin.lock_list import (
     LockEntry,
     as_data,
@@ -24,7 +23,7 @@ from celery_redlock.admin.lock_list import (
     waiters_as_data,
 )
 from celery_redlock.admin.lock_release import release_lock
-from celery_redlock.admin.node_report import report_addresses
+from celery_redlock.admin.node_report import clock_correction, report_addresses
 from celery_redlock.core import Client, Redlock, client_of
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.keys import owner_label

@@ -7,9 +7,8 @@ from __future__ import annotations
 import click
 
 from celery_redlock.admin.broker_diagnosis import diagnose_broker
-from celery_redlock.admin.clock_correction import clock_correction
 from celery_redlock.admin.diagnosis import Finding, Severity, as_data, by_urgency, diagnose
-from celery_redlock.admin.node_report import NodeReport, report_nodes
+from celery_redlock.admin.node_report import NodeReport, clock_correction, report_nodes
 from celery_redlock.cli.output import print_json, print_table, print_text
 from celery_redlock.cli.target import Target
 

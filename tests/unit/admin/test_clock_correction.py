@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.admin.clock_correction import clock_correction
+from celery_redlock.admin.node_report import clock_correction
 
 
 class Kernel:
