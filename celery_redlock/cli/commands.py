@@ -172,20 +172,12 @@ def doctor(target: Target, *, as_json: bool) -> int:
 
 @redlock.command(epilog=_STATUSES.format("the task takes a lock", "it takes none"))
 @targeted
-@click.argument("task")
-@click.argument("arg", metavar="[ARG]...", nargs=-1)
+@click.argument("name", metavar="TASK")
+@click.argument("words", metavar="[ARG]...", nargs=-1)
 @click.option("-a", "--args", metavar="JSON", help="The positional arguments as an array.")
 @click.option("-k", "--kwargs", metavar="JSON", help="The keyword arguments as an object.")
 @_as_json
-def explain(
-    target: Target,
-    *,
-    task: str,
-    arg: tuple[str, ...],
-    args: str | None,
-    kwargs: str | None,
-    as_json: bool,
-) -> int:
+def explain(target: Target, **options: Any) -> int:
     """
     Explain what the options of a task mean.
 
@@ -197,7 +189,7 @@ def explain(
     """
     from celery_redlock.cli.explain import explain_task
 
-    return explain_task(target, task, arg, args, kwargs, as_json=as_json)
+    return explain_task(target, **options)
 
 
 @redlock.command("list", epilog=_STATUSES.format("a lock is held", "none is, or no quorum answers"))
@@ -205,7 +197,7 @@ def explain(
 @click.argument("pattern", default="*")
 @_prefix
 @_as_json
-def list_(target: Target, *, pattern: str, as_json: bool) -> int:
+def list_(target: Target, **options: Any) -> int:
     """
     List the locks that the nodes hold.
 
@@ -217,7 +209,7 @@ def list_(target: Target, *, pattern: str, as_json: bool) -> int:
     """
     from celery_redlock.cli.locks import show_locks
 
-    return show_locks(target, pattern, as_json=as_json)
+    return show_locks(target, **options)
 
 
 @redlock.command(epilog=_STATUSES.format("the key is held", "it is not, or no quorum answers"))
@@ -225,7 +217,7 @@ def list_(target: Target, *, pattern: str, as_json: bool) -> int:
 @click.argument("key")
 @_prefix
 @_as_json
-def show(target: Target, *, key: str, as_json: bool) -> int:
+def show(target: Target, **options: Any) -> int:
     """
     Show the holders of a key, what each node has of it, and its waiters.
 
@@ -233,7 +225,7 @@ def show(target: Target, *, key: str, as_json: bool) -> int:
     """
     from celery_redlock.cli.locks import show_key
 
-    return show_key(target, key, as_json=as_json)
+    return show_key(target, **options)
 
 
 @redlock.command(
@@ -316,7 +308,7 @@ def duration(value: str) -> float:
 )
 @_prefix
 @_as_json
-def pause(target: Target, *, key: str, seconds: float, as_json: bool) -> int:
+def pause(target: Target, **options: Any) -> int:
     """
     Refuse a key to all callers for a while.
 
@@ -326,7 +318,7 @@ def pause(target: Target, *, key: str, seconds: float, as_json: bool) -> int:
     """
     from celery_redlock.cli.locks import pause_key
 
-    return pause_key(target, key, seconds=seconds, as_json=as_json)
+    return pause_key(target, **options)
 
 
 @redlock.command(
@@ -336,20 +328,20 @@ def pause(target: Target, *, key: str, seconds: float, as_json: bool) -> int:
 @click.argument("key")
 @_prefix
 @_as_json
-def resume(target: Target, *, key: str, as_json: bool) -> int:
+def resume(target: Target, **options: Any) -> int:
     """
     End the pause of a key, and wake those that wait for it.
     """
     from celery_redlock.cli.locks import resume_key
 
-    return resume_key(target, key, as_json=as_json)
+    return resume_key(target, **options)
 
 
 @redlock.command(
     epilog="Exit status: 0 when q or Ctrl-C is pressed, 2 for a wrong command or setting."
 )
 @targeted
-@click.argument("filter_", metavar="[FILTER]", default="")
+@click.argument("text", metavar="[FILTER]", default="")
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),
@@ -360,7 +352,7 @@ def resume(target: Target, *, key: str, as_json: bool) -> int:
 )
 @_prefix
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each poll.")
-def watch(target: Target, *, filter_: str, every: float, as_json: bool) -> int:
+def watch(target: Target, **options: Any) -> int:
     """
     Watch locks, waiters and nodes until q is pressed.
 
@@ -369,7 +361,7 @@ def watch(target: Target, *, filter_: str, every: float, as_json: bool) -> int:
     """
     from celery_redlock.cli.live import watch_locks
 
-    return watch_locks(target, filter_, every=every, as_json=as_json)
+    return watch_locks(target, **options)
 
 
 @redlock.command(epilog="Exit status: 0 once it is interrupted, 2 for a wrong command or setting.")
@@ -395,9 +387,7 @@ def watch(target: Target, *, filter_: str, every: float, as_json: bool) -> int:
 @click.option("--read-only", is_flag=True, help="Viewers cannot release locks.")
 @_prefix
 @_as_json
-def web(
-    target: Target, *, host: str, port: int, token: str | None, read_only: bool, as_json: bool
-) -> int:
+def web(target: Target, **options: Any) -> int:
     """
     Show locks and nodes in a browser, live.
 
@@ -408,4 +398,4 @@ def web(
     """
     from celery_redlock.cli.live import serve
 
-    return serve(target, host=host, port=port, token=token, read_only=read_only, as_json=as_json)
+    return serve(target, **options)
