@@ -12,8 +12,7 @@ from typing import BinaryIO
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.fencing.checks import checked_path
-from celery_redlock.fencing.drafts import RESERVED
-from celery_redlock.fencing.token_file import TokenFile, sync_directory
+from celery_redlock.fencing.token_file import RESERVED, TokenFile, sync_directory
 from celery_redlock.fencing.tokens import token_or_current
 
 

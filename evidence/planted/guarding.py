@@ -8,7 +8,7 @@ from evidence.planted.writing import fault, tested
 
 LOADED = "fencing/sqlalchemy/session_objects.py"
 SEVERAL = "fencing/sqlalchemy/multi_row.py"
-DRAFTS = "fencing/drafts.py"
+DRAFTS = "fencing/token_file.py"
 NAMES = "fencing/redis_script.py"
 
 GUARDS = (
@@ -39,7 +39,7 @@ GUARDS = (
         "new content may go into a file that was there",
         tested("test_new_content_is_written_to_a_new_file_that_nobody_could_have_named"),
         (
-            "fencing/drafts.py::Drafts.create",
+            "fencing/token_file.py::Drafts.create",
             "os.O_CREAT | os.O_EXCL | _SAFE_FLAGS",
             "os.O_CREAT | _SAFE_FLAGS",
         ),
@@ -47,14 +47,14 @@ GUARDS = (
     fault(
         "the lock may be a symbolic link",
         tested("test_what_stands_in_a_guard_s_place_and_is_no_file_is_named"),
-        ("fencing/drafts.py::_SAFE_FLAGS", "_SAFE_FLAGS = os.O_NOFOLLOW | ", "_SAFE_FLAGS = "),
+        ("fencing/token_file.py::_SAFE_FLAGS", "_SAFE_FLAGS = os.O_NOFOLLOW | ", "_SAFE_FLAGS = "),
     ),
     fault(
         "what another writer still writes is removed",
         tested("test_what_another_writer_still_writes_is_not_removed"),
         (
-            "fencing/drafts.py::Drafts._remove_abandoned",
-            "lock_now(descriptor)\n                    path.unlink()",
+            "fencing/token_file.py::Drafts._remove_abandoned",
+            "_lock_now(descriptor)\n                    path.unlink()",
             "path.unlink()",
         ),
     ),
