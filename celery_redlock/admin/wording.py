@@ -7,7 +7,6 @@ Names in braces are filled in by `explanation`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
 
@@ -17,79 +16,64 @@ from celery_redlock.tasks.rules.arrival import Action
 from celery_redlock.tasks.rules.ending import Keys
 from celery_redlock.tasks.rules.publish import Publish
 
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """
-    One action in words.
-
-    Attributes:
-        short: one or two words for a drawing; empty if the next step decides.
-        sentence: a sentence.
-    """
-
-    short: str
-    sentence: str
-
-
-ACTIONS: Mapping[Enum, Words] = {
-    Publish.SEND_WITH_LOCK: Words("", "The publisher takes the lock and sends it."),
-    Publish.SEND: Words("", "The publisher sends it."),
-    Publish.SEND_UNDECIDED: Words(
-        "", "The publisher logs a warning and sends it without the lock."
-    ),
-    Publish.SEND_AFTER: Words("", "The publisher sends it; the first call is no obstacle to it."),
-    Publish.SEND_AS_DUPLICATE: Words("", "The publisher sends it, marked as a duplicate."),
-    Publish.AWAIT_RELEASE: Words("waits", "The publisher tries again until the lock is released."),
-    Publish.REPLACE: Words(
+#: Each action in one or two words for a drawing, empty if the next step decides; and in a sentence.
+ACTIONS: Mapping[Enum, tuple[str, str]] = {
+    Publish.SEND_WITH_LOCK: ("", "The publisher takes the lock and sends it."),
+    Publish.SEND: ("", "The publisher sends it."),
+    Publish.SEND_UNDECIDED: ("", "The publisher logs a warning and sends it without the lock."),
+    Publish.SEND_AFTER: ("", "The publisher sends it; the first call is no obstacle to it."),
+    Publish.SEND_AS_DUPLICATE: ("", "The publisher sends it, marked as a duplicate."),
+    Publish.AWAIT_RELEASE: ("waits", "The publisher tries again until the lock is released."),
+    Publish.REPLACE: (
         "replaces it",
         "The publisher sends it in place of the first, which ends as revoked without its body.",
     ),
-    Publish.REFUSE: Words("refused", "It is not sent: delay() raises DuplicateTask."),
-    Publish.FAIL: Words("refused", "It is not sent: delay() raises LockContended."),
-    Publish.DROP: Words("dropped", "It is not sent: delay() returns the result of the first."),
-    Publish.DROP_TICK: Words("dropped", "It is not sent: its tick has been run."),
-    Action.TAKE: Words("runs", "A worker runs it{locked}."),
-    Action.RETAKE: Words("runs", "A worker runs it{locked} again."),
-    Action.WAIT: Words("waits", ""),
-    Action.TRY_BY_NAME: Words("waits", "A worker registers it as a waiter."),
-    Action.REQUEUE: Words(
-        "waits", "A worker requeues it; it occupies no process, and starts {when_free}."
+    Publish.REFUSE: ("refused", "It is not sent: delay() raises DuplicateTask."),
+    Publish.FAIL: ("refused", "It is not sent: delay() raises LockContended."),
+    Publish.DROP: ("dropped", "It is not sent: delay() returns the result of the first."),
+    Publish.DROP_TICK: ("dropped", "It is not sent: its tick has been run."),
+    Action.TAKE: ("runs", "A worker runs it{locked}."),
+    Action.RETAKE: ("runs", "A worker runs it{locked} again."),
+    Action.WAIT: ("waits", ""),
+    Action.TRY_BY_NAME: ("waits", "A worker registers it as a waiter."),
+    Action.REQUEUE: (
+        "waits",
+        "A worker requeues it; it occupies no process, and starts {when_free}.",
     ),
-    Action.WAIT_IN_PLACE: Words("waits", "It waits in the thread of its caller."),
-    Action.REQUEUE_COPY: Words(
-        "waits", "A worker requeues this delivery while the other one has the lock."
+    Action.WAIT_IN_PLACE: ("waits", "It waits in the thread of its caller."),
+    Action.REQUEUE_COPY: (
+        "waits",
+        "A worker requeues this delivery while the other one has the lock.",
     ),
-    Action.REQUEST_STOP: Words(
-        "stops it", "A worker asks the first to stop; it starts when that has ended."
+    Action.REQUEST_STOP: (
+        "stops it",
+        "A worker asks the first to stop; it starts when that has ended.",
     ),
-    Action.OVERTAKE: Words(
-        "goes first", "It goes before that one, which ends as revoked without its body."
+    Action.OVERTAKE: (
+        "goes first",
+        "It goes before that one, which ends as revoked without its body.",
     ),
-    Action.RUN_UNLOCKED: Words(
-        "runs", "A worker runs it WITHOUT the lock, perhaps beside another body."
+    Action.RUN_UNLOCKED: (
+        "runs",
+        "A worker runs it WITHOUT the lock, perhaps beside another body.",
     ),
-    Action.SKIP: Words("skipped", "A worker ends it without its body, with {skip_result}."),
-    Action.SKIP_AS_MISSED: Words(
-        "skipped", "A worker ends it without its body, with {skip_result}."
+    Action.SKIP: ("skipped", "A worker ends it without its body, with {skip_result}."),
+    Action.SKIP_AS_MISSED: ("skipped", "A worker ends it without its body, with {skip_result}."),
+    Action.FAIL: ("fails", "A worker fails it without its body, with {error}."),
+    Action.FAIL_NOT_REJECTED: (
+        "fails",
+        "A worker fails it without its body, with {error}: it cannot be rejected.",
     ),
-    Action.FAIL: Words("fails", "A worker fails it without its body, with {error}."),
-    Action.FAIL_NOT_REJECTED: Words(
-        "fails", "A worker fails it without its body, with {error}: it cannot be rejected."
+    Action.FAIL_AS_DUPLICATE: ("fails", "A worker fails it without its body, with DuplicateTask."),
+    Action.GIVE_UP: ("fails", "It fails without its body, with LockNotAcquired."),
+    Action.REJECT: ("rejected", "A worker rejects it to the dead letter queue."),
+    Action.IGNORE: (
+        "ignored",
+        "A worker ignores this delivery; it recognises it for {dedupe_window}.",
     ),
-    Action.FAIL_AS_DUPLICATE: Words(
-        "fails", "A worker fails it without its body, with DuplicateTask."
-    ),
-    Action.GIVE_UP: Words("fails", "It fails without its body, with LockNotAcquired."),
-    Action.REJECT: Words("rejected", "A worker rejects it to the dead letter queue."),
-    Action.IGNORE: Words(
-        "ignored", "A worker ignores this delivery; it recognises it for {dedupe_window}."
-    ),
-    Action.DROP_AS_SUPERSEDED: Words(
-        "ignored", "A worker ignores it: a newer leader sends its tick."
-    ),
-    Action.END_AS_REPLACED: Words("revoked", "A worker ends it as revoked, without its body."),
-    Action.END_AS_REVOKED: Words("revoked", "A worker ends it as revoked, without its body."),
+    Action.DROP_AS_SUPERSEDED: ("ignored", "A worker ignores it: a newer leader sends its tick."),
+    Action.END_AS_REPLACED: ("revoked", "A worker ends it as revoked, without its body."),
+    Action.END_AS_REVOKED: ("revoked", "A worker ends it as revoked, without its body."),
 }
 
 KEYS: Mapping[Keys, str] = {
@@ -124,7 +108,8 @@ def short_of(courses: tuple[Course, ...], terms: Mapping[str, str]) -> str:
     """Return the outcome of a call in one or two words; arguments as `sentences_of`."""
     if len(courses) > 1:
         return f"asks {terms[courses[0].option]}()"
-    return next(filter(None, (ACTIONS[step.action].short for step in courses[0].steps)), "")
+    found = (short for short, _ in (ACTIONS[step.action] for step in courses[0].steps))
+    return next(filter(None, found), "")
 
 
 def sentences_of(courses: tuple[Course, ...], terms: Mapping[str, str]) -> str:
@@ -152,7 +137,8 @@ def _sentences(steps: Iterable[Step], terms: Mapping[str, str]) -> list[str]:
     for step in steps:
         tried = _TRIES.format_map(terms) if step.tries else tried
         when = f"After waiting for {terms['give_up_after']}, " if step.gives_up else tried
-        sentence = ACTIONS[step.action].sentence.format_map(terms)
+        _, sentence = ACTIONS[step.action]
+        sentence = sentence.format_map(terms)
         if sentence:
             found.append(when + _lowered(sentence) if when else sentence)
             tried = ""

@@ -231,7 +231,8 @@ def test_every_action_has_words() -> None:
 
 @pytest.mark.parametrize("action", [*Publish, *Action], ids=lambda action: action.name)
 def test_the_words_of_an_action_are_a_sentence(action: Any) -> None:
-    text = ACTIONS[action].sentence.format_map(TERMS)
+    _, sentence = ACTIONS[action]
+    text = sentence.format_map(TERMS)
     assert action is Action.WAIT or (text[0].isupper() and text.endswith("."))
 
 
