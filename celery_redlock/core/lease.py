@@ -12,9 +12,8 @@ from functools import partial
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
-from celery_redlock.core.extension import extend_leases
 from celery_redlock.core.failures import describe_problems, node_votes
-from celery_redlock.core.holding import Holding
+from celery_redlock.core.holding import Holding, extend_leases
 from celery_redlock.core.instrumentation import ReleaseDetails
 from celery_redlock.core.release import (
     HANDBACK_TTL,

@@ -21,8 +21,7 @@ from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
-from celery_redlock.core.extension import extend_leases
-from celery_redlock.core.holding import Holding
+from celery_redlock.core.holding import Holding, extend_leases
 from celery_redlock.errors import LossReason
 from celery_redlock.protocol.rounds import ExtendRound, Phase
 from celery_redlock.transport import Transport, borrowed
