@@ -11,7 +11,6 @@ from typing import Self, Unpack
 
 from celery_redlock.core.client import Client
 from celery_redlock.core.current import refuse_own_lock, under_lease
-from celery_redlock.core.functions import check_on_lost
 from celery_redlock.core.inspection import LockInfo
 from celery_redlock.core.lease import MAX_HOLD, Lease, unwatch, watch
 from celery_redlock.core.limits import Limit, Rate
@@ -23,7 +22,7 @@ from celery_redlock.core.options import (
 )
 from celery_redlock.core.pausing import pause_lock, resume_lock
 from celery_redlock.core.settings import CLIENT_OPTIONS, ClientOptions
-from celery_redlock.core.validation import LockKeys, checked_hold
+from celery_redlock.core.validation import LockKeys, check_on_lost, checked_hold
 
 LOCK_OPTIONS = ACQUIRE_OPTIONS | {"on_lost", "max_hold"}
 

@@ -1,11 +1,12 @@
 """
-Checks of keys, durations, settings and fencing tokens.
+Checks of keys, durations, settings, functions that are options, and fencing tokens.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -177,3 +178,44 @@ def checked_token(token: Any) -> int:
             "Give lease.fencing_token as it is."
         )
     return token
+
+
+def check_function(function: Callable[..., Any], *arguments: str) -> Callable[..., Any]:
+    """
+    Return a function that can be called with these positional arguments.
+
+    Limit: a callable that shows no signature, as some written in C, is returned unchecked.
+
+    Raises:
+        ConfigurationError: it cannot, or it is a coroutine function, which nothing would await. The
+            text continues "lock_on_lost=f ...".
+    """
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError("is a coroutine function, which is not awaited; use def")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return function
+    try:
+        signature.bind(*arguments)
+    except TypeError as exc:
+        raise ConfigurationError(
+            f"is called with ({', '.join(arguments)}) but takes {signature}: {exc}"
+        ) from None
+    return function
+
+
+def check_on_lost(on_lost: object) -> None:
+    """Raise `ConfigurationError` unless this is None or can be called with a lease."""
+    if on_lost is None:
+        return
+    name = getattr(on_lost, "__qualname__", repr(on_lost))
+    if not callable(on_lost):
+        raise ConfigurationError(
+            f"on_lost={name} cannot be called; give a function that takes the lease. 'interrupt' "
+            "and 'flag' are for AsyncRedlock.lock."
+        )
+    try:
+        check_function(on_lost, "lease")
+    except ConfigurationError as exc:
+        raise ConfigurationError(f"on_lost={name} {exc}.") from None

@@ -16,8 +16,7 @@ from tenacity import AsyncRetrying, BaseRetrying
 from tenacity.wait import wait_base
 
 from celery_redlock.core import SHORTEST_TTL, Limit, Rate
-from celery_redlock.core.functions import check_function
-from celery_redlock.core.validation import LONGEST, as_seconds
+from celery_redlock.core.validation import LONGEST, as_seconds, check_function
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import MAX_SLOTS
 from celery_redlock.protocol.texts import shortened
