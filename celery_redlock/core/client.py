@@ -406,7 +406,10 @@ class Client:
         if attempt.is_granted:
             granted = granted_keys(params.keys, attempt.round.slots)[: len(asked)]
             own = tuple(key.stored for key in granted if not key.stays)
-            reserved = _reserved_by(attempt, own, self.transport.wall_us(), ttl)
+            ends = self.transport.wall_us() / 1_000_000 + ttl
+            reservation = Reservation(node_keys=own, owner=attempt.owner, expires_at=ends)
+            acked = AckedNodes() if attempt.acked is None else attempt.acked
+            reserved = PendingReservation(reservation, attempt.channel, acked)
         if instrumentation.receivers:
             try:
                 report_acquire(self.transport, attempt, attempts, began)
@@ -642,18 +645,6 @@ def _wait_only_for(owner: str, refusal: Refusal) -> After:
     """Wait for the release of one owner, and for the end of a split vote."""
     is_another = not refusal.split and refusal.holder not in (None, owner)
     return After.END if is_another else After.WAIT
-
-
-def _reserved_by(
-    attempt: Attempt, node_keys: tuple[str, ...], wall_us: int, ttl: float
-) -> PendingReservation:
-    """Return the reservation of a granted attempt."""
-    reservation = Reservation(
-        node_keys=node_keys, owner=attempt.owner, expires_at=wall_us / 1_000_000 + ttl
-    )
-    return PendingReservation(
-        reservation, attempt.channel, AckedNodes() if attempt.acked is None else attempt.acked
-    )
 
 
 def _cancel(

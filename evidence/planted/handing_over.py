@@ -228,8 +228,8 @@ HAND_OVER = (
         tested("test_a_replacement_takes_a_reserved_key_in_the_same_step_and_does_not_extend_it"),
         (
             "core/client.py::Client.reserve",
-            "_reserved_by(attempt, own",
-            "_reserved_by(attempt, places_of(params.keys)",
+            "Reservation(node_keys=own",
+            "Reservation(node_keys=places_of(params.keys)",
         ),
     ),
     fault(
