@@ -26,8 +26,13 @@ from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import AcquireOptions, AcquireRequest, acquire_request
 from celery_redlock.core.release import HANDBACK_TTL, deliver_later, release_to, send_release
 from celery_redlock.core.reservation import Reservation
-from celery_redlock.core.retry import DEFAULT_POLICY, PUBLISH_POLICY
-from celery_redlock.core.settings import ClientOptions, ClientSettings, client_settings
+from celery_redlock.core.settings import (
+    DEFAULT_POLICY,
+    PUBLISH_POLICY,
+    ClientOptions,
+    ClientSettings,
+    client_settings,
+)
 from celery_redlock.core.validation import Name, checked_keys, checked_records, each_once
 from celery_redlock.core.waiting import After, RetryOptions, in_thread, retries
 from celery_redlock.core.watchdog import process_watchdog

@@ -13,8 +13,7 @@ from typing import TypedDict
 
 from celery_redlock.core.attempt import AcquireParams
 from celery_redlock.core.client_label import client_label
-from celery_redlock.core.retry import RetryPolicy, checked_policy
-from celery_redlock.core.settings import ClientSettings
+from celery_redlock.core.settings import ClientSettings, RetryPolicy, checked_policy
 from celery_redlock.core.validation import (
     LockKeys,
     Name,

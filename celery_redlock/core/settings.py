@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypedDict
 
-from celery_redlock.core.retry import RetryPolicy, checked_policy
+from tenacity import AsyncRetrying, BaseRetrying, wait_random_exponential
+from tenacity.wait import wait_base
+
 from celery_redlock.core.validation import (
     checked_drift_factor,
     checked_prefix,
@@ -18,6 +20,15 @@ from celery_redlock.core.validation import (
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.mastership import SHORTEST_TAKEOVER, takeover_of
 from celery_redlock.protocol.timing import milliseconds
+
+RetryPolicy = BaseRetrying | wait_base
+
+#: Full jitter, 10 ms doubling to 250 ms: contenders that met once must not meet again.
+DEFAULT_POLICY = wait_random_exponential(multiplier=0.01, max=0.25)
+
+#: For publishers: many may try at once, and none waits for a holder. If 100 of them retried eight
+#: times a second each, they would keep colliding while the nodes are busy.
+PUBLISH_POLICY = wait_random_exponential(multiplier=0.01, max=1.0)
 
 
 class ClientOptions(TypedDict, total=False):
@@ -78,6 +89,18 @@ class ClientSettings:
     def guard(self) -> bool:
         """Whether restarted nodes are quarantined."""
         return self.quarantine_ms > 0
+
+
+def checked_policy(retry: RetryPolicy | None) -> RetryPolicy:
+    """Return the retry policy, or raise `ConfigurationError`."""
+    if retry is None:
+        return DEFAULT_POLICY
+    if isinstance(retry, BaseRetrying | wait_base) and not isinstance(retry, AsyncRetrying):
+        return retry
+    raise ConfigurationError(
+        f"retry is a tenacity wait such as wait_random_exponential(0.01, max=0.25), or a whole "
+        f"tenacity.Retrying, not {type(retry).__name__}."
+    )
 
 
 def client_settings(

@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Any, TypeAlias
 
+from tenacity import BaseRetrying, RetryAction, RetryCallState, Retrying
+
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, forget
 from celery_redlock.core.failures import Refusal, refusal_of
-from celery_redlock.core.retry import DEFAULT_POLICY, Pauses, RetryPolicy
+from celery_redlock.core.settings import DEFAULT_POLICY, RetryPolicy
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.protocol.timing import milliseconds
@@ -114,6 +116,49 @@ def retries(transport: Transport, options: RetryOptions, first: Attempt) -> Step
     return _Call(transport, options, first).steps()
 
 
+class _Pauses:
+    """
+    The pauses of one call.
+
+    The policy is a tenacity wait, or a whole `Retrying`, whose wait, stop and hooks count. The
+    call's own loop makes the attempts and sleeps.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy if isinstance(policy, BaseRetrying) else Retrying(wait=policy)
+        self._state = RetryCallState(self._policy, None, (), {})
+
+    def after(self, attempt: object, left: Callable[[], float]) -> float | None:
+        """
+        Return for how many seconds to pause after an attempt; None: make no other.
+
+        Args:
+            attempt: the attempt, which the policy gets as its outcome.
+            left: returns the seconds that the call has left. The last pause takes no more than
+                these, so that the last attempt comes at their end.
+        """
+        policy, state = self._policy, self._state
+        if not getattr(policy, "enabled", True):  # older versions of tenacity have no such switch
+            return None
+        state.set_result(attempt)
+        if policy.after is not None:
+            policy.after(state)
+        state.upcoming_sleep = pause = min(policy.wait(state), max(0.0, left()))
+        if left() <= 0 or policy.stop(state):
+            return None
+        state.idle_for += pause
+        state.next_action = RetryAction(pause)
+        if policy.before_sleep is not None:
+            policy.before_sleep(state)
+        state.prepare_for_next_attempt()
+        return pause
+
+    def before_attempt(self) -> None:
+        """Call the policy's hook for an attempt that follows a pause."""
+        if self._policy.before is not None:
+            self._policy.before(self._state)
+
+
 class _Call:
     """A call while it waits."""
 
@@ -149,7 +194,7 @@ class _Call:
         return last, self._made + made
 
     def _wait(self) -> Generator[Step, Any, None]:
-        pauses = Pauses(self._options.policy)
+        pauses = _Pauses(self._options.policy)
         while After.WAIT in self._after:
             pause = pauses.after(self._attempt, self._left)
             if pause is None:

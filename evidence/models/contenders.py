@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from celery_redlock.core.attempt import AcquireParams
-from celery_redlock.core.retry import DEFAULT_POLICY
-from celery_redlock.core.settings import ClientSettings
+from celery_redlock.core.settings import DEFAULT_POLICY, ClientSettings
 from celery_redlock.protocol.commands import Script, Waiter
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.rounds import Phase

@@ -12,7 +12,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 from celery_redlock._log import event_logger
 from celery_redlock.core import Lease, Reservation
 from celery_redlock.core.lease import holding_of, release_keys, watch
-from celery_redlock.core.retry import DEFAULT_POLICY
+from celery_redlock.core.settings import DEFAULT_POLICY
 from celery_redlock.errors import LockNotAcquired, LossReason
 from celery_redlock.protocol.keys import places_of
 from celery_redlock.tasks.message.in_words import reason_of

@@ -14,8 +14,12 @@ from tenacity import AsyncRetrying, Retrying, stop_after_attempt, wait_fixed
 from celery_redlock import ConfigurationError, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.core.attempt import AcquireParams, Attempt
-from celery_redlock.core.retry import DEFAULT_POLICY, RetryPolicy, checked_policy
-from celery_redlock.core.settings import client_settings
+from celery_redlock.core.settings import (
+    DEFAULT_POLICY,
+    RetryPolicy,
+    checked_policy,
+    client_settings,
+)
 from celery_redlock.core.waiting import (
     SPLIT_BUDGET,
     Listen,
