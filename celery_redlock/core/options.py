@@ -22,8 +22,7 @@ from celery_redlock.core.validation import (
     checked_seconds,
     checked_ttl,
 )
-from celery_redlock.core.wait_limit import limited
-from celery_redlock.core.waiting import RetryOptions
+from celery_redlock.core.waiting import RetryOptions, limited
 from celery_redlock.errors import LockKeyError
 from celery_redlock.protocol.keys import Key
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Any, TypeAlias
@@ -39,6 +40,9 @@ _LISTENING_PAUSE = 1.0
 
 #: Seconds for which nodes keep a wait queue, counted anew from each attempt.
 _KEEP = 3600.0
+
+#: Limit on all waits for locks in this process, in seconds; see `limit_waits`, which is for tests.
+_limit = math.inf
 
 
 class After(Flag):
@@ -375,3 +379,26 @@ def _listen(transport: Transport, step: Listen, woken: asyncio.Event) -> Listene
             on_live()
 
     return Listener(transport.wake_ups, map(wake_channel, step.node_keys), on_wake, on_live)
+
+
+def limited(seconds: float) -> float:
+    """Return a number of seconds to wait, or the limit if that is less."""
+    return min(seconds, _limit)
+
+
+def described(setting: str, seconds: float) -> str:
+    """Return what ended a wait: a setting, or the limit of a test if that is less."""
+    if _limit < seconds:
+        return f"{_limit:g} s, the limit of this test (the fixture redlock_testing)"
+    return f"{setting} = {seconds:g} s"
+
+
+@contextlib.contextmanager
+def limit_waits(seconds: float) -> Iterator[None]:
+    """Within the block, let nothing in this process wait for a lock for longer than this."""
+    global _limit
+    before, _limit = _limit, seconds
+    try:
+        yield
+    finally:
+        _limit = before

@@ -150,7 +150,7 @@ def redlock_testing(request: pytest.FixtureRequest) -> Iterator[None]:
     pytest.ini. Choose another time by indirect parametrization:
     `@pytest.mark.parametrize("redlock_testing", [10], indirect=True)`.
     """
-    from celery_redlock.core.wait_limit import limit_waits
+    from celery_redlock.core.waiting import limit_waits
     from celery_redlock.transport.memory.transport import reset_memory_nodes
 
     reset_memory_nodes()

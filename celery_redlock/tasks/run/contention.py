@@ -20,7 +20,7 @@ from celery.exceptions import Reject
 from celery_redlock._log import event_logger
 from celery_redlock.core import Register, Reservation
 from celery_redlock.core.failures import Refusal
-from celery_redlock.core.wait_limit import described, limited
+from celery_redlock.core.waiting import described, limited
 from celery_redlock.errors import (
     DuplicateTask,
     LockContended,

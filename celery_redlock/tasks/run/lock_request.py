@@ -14,8 +14,7 @@ from celery_redlock._log import event_logger
 from celery_redlock.core import Client, Lease, Reservation
 from celery_redlock.core.client import FAIR_GRACE
 from celery_redlock.core.failures import Refusal
-from celery_redlock.core.wait_limit import limited
-from celery_redlock.core.waiting import After
+from celery_redlock.core.waiting import After, limited
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import Key, given_back, has_limit, pause_of

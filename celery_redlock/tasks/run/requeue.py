@@ -20,7 +20,7 @@ from kombu.exceptions import EncodeError
 
 from celery_redlock._log import event_logger
 from celery_redlock.core.failures import Refusal
-from celery_redlock.core.wait_limit import described, limited
+from celery_redlock.core.waiting import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol.keys import QUORUM, given_back, in_header, pause_of
 from celery_redlock.tasks.border import AppLike, RequestLike, ignores_result
