@@ -2,7 +2,6 @@
 Locks in an event loop: the same client, leases and watchdog, awaited.
 """
 
-from celery_redlock.core.aio.client import AsyncRedlock
-from celery_redlock.core.aio.lease import AsyncLease
+from celery_redlock.core.aio.client import AsyncLease, AsyncRedlock
 
 __all__ = ["AsyncLease", "AsyncRedlock"]

@@ -1,5 +1,5 @@
 """
-The client for event loops.
+The client for event loops, and its leases.
 
 A second implementation of the protocol would have to be kept in step with the first by hand, and
 proved again (decision 0018). So the client for threads speaks to the nodes, in threads, and only
@@ -16,13 +16,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Literal, Self, Unpack
 
-from celery_redlock.core.aio.lease import AsyncLease
 from celery_redlock.core.aio.pool import CallPool
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, forget
 from celery_redlock.core.client import Client
 from celery_redlock.core.current import refuse_own_lock, under_lease
 from celery_redlock.core.inspection import LockInfo
-from celery_redlock.core.lease import MAX_HOLD, Lease, holding_of, unwatch, watch
+from celery_redlock.core.lease import MAX_HOLD, Lease, LeaseFacts, holding_of, unwatch, watch
 from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
@@ -45,6 +44,51 @@ from celery_redlock.errors import ConfigurationError
 #: with fast nodes they take the interpreter from the event loop.
 ACQUIRE_THREADS = 8
 HOLDER_THREADS = 4
+
+
+class AsyncLease(LeaseFacts):
+    """
+    A lock that a quorum of nodes has granted to a coroutine: a `Lease`, for an event loop.
+
+    Guarantee and limit are those of `Lease`. An event loop that is blocked past the lease is like a
+    paused process, although the watchdog, which has a thread of its own, still extends the lease.
+
+    Attributes:
+        lease: the lease itself, whose methods block.
+    """
+
+    def __init__(self, lease: Lease, pool: CallPool) -> None:
+        super().__init__(holding_of(lease))
+        self.lease = lease
+        self._pool = pool
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self.lease)[1:]}"
+
+    async def extend(self, ttl: float | timedelta | None = None) -> None:
+        """
+        Extend the lease to `ttl` seconds from now; never shortens it.
+
+        Args:
+            ttl: the new length in seconds, for this extension and later ones. Default: the current
+                `ttl`.
+
+        Raises:
+            LeaseLost: the lease was no longer valid, or a quorum of nodes no longer has it.
+            QuorumUnavailable: no quorum replied; the lease keeps its remaining time.
+        """
+        await self._pool.run(partial(self.lease.extend, ttl))
+
+    async def release(self) -> bool:
+        """
+        Release the lock. Never raises; may be called again.
+
+        Once it has begun, the lock is released even if the caller is cancelled.
+
+        Returns:
+            Whether the lease was still valid and a quorum of nodes still had it.
+        """
+        return await self._pool.run(self.lease.release)
 
 
 class AsyncRedlock:
