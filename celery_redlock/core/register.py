@@ -16,10 +16,10 @@ from celery_redlock.errors import (
 )
 from celery_redlock.protocol.commands import CHUNK_BYTES, Command, read_register, write_register
 from celery_redlock.protocol.keys import register_key, validate_name
-from celery_redlock.protocol.register_rounds import RegisterReadRound, RegisterWriteRound
+from celery_redlock.protocol.register_rounds import RegisterRound
 from celery_redlock.protocol.rounds import Phase, Round
 from celery_redlock.protocol.timing import MAX_TOKEN
-from celery_redlock.protocol.votes import Superseded, VersionedValue
+from celery_redlock.protocol.votes import Acknowledged, RegisterContents, Superseded, VersionedValue
 from celery_redlock.transport import borrowed
 
 #: Fields that one command writes or reads.
@@ -111,7 +111,7 @@ class Register:
         for name, field in fields.items():
             self._check_field(name, field)
         for chunk in _chunks(fields):
-            round_ = RegisterWriteRound(len(self._client.node_names))
+            round_ = RegisterRound(len(self._client.node_names), Acknowledged)
             self._send(write_register(self._record, token, chunk), round_, token)
 
     def _read(self, token: int, names: Sequence[str]) -> dict[str, VersionedValue]:
@@ -127,13 +127,11 @@ class Register:
     def _read_chunk(
         self, token: int, names: Sequence[str]
     ) -> tuple[dict[str, VersionedValue], list[str]]:
-        round_ = RegisterReadRound(len(self._client.node_names))
+        round_ = RegisterRound(len(self._client.node_names), RegisterContents)
         self._send(read_register(self._record, token, names), round_, token)
         return round_.fields(), round_.truncated()
 
-    def _send(
-        self, command: Command, round_: RegisterReadRound | RegisterWriteRound, token: int
-    ) -> None:
+    def _send(self, command: Command, round_: RegisterRound, token: int) -> None:
         transport = self._client.transport
         with borrowed(transport) as channel:
             channel.connect()
@@ -143,9 +141,7 @@ class Register:
         if round_.phase is not Phase.GRANTED:
             raise self._unavailable(round_)
 
-    def _stale(
-        self, round_: RegisterReadRound | RegisterWriteRound, token: int
-    ) -> StaleFencingToken:
+    def _stale(self, round_: RegisterRound, token: int) -> StaleFencingToken:
         seen = round_.newest_token
         nodes = self._client.node_names
         newer = [

@@ -1,10 +1,8 @@
 """
-The rounds that write and read a register.
+The round that writes or reads a register.
 """
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 from celery_redlock.protocol.rounds import Phase, Round
 from celery_redlock.protocol.votes import (
@@ -16,9 +14,9 @@ from celery_redlock.protocol.votes import (
 )
 
 
-class _RegisterRound(Round):
+class RegisterRound(Round):
     """
-    Base of both rounds.
+    One write of fields under a fencing token, or one read, which may claim with a token.
 
     GRANTED: a quorum of nodes executed the command. SUPERSEDED: no quorum can any more, and a newer
     token is among the reasons. UNAVAILABLE: no quorum can, because too few nodes reply.
@@ -26,17 +24,29 @@ class _RegisterRound(Round):
     One node that has seen a newer token decides nothing: the newer holder has only begun and has
     not read the register yet, and a single node with a wrong number could veto every write.
 
+    Guarantee of a write: once GRANTED, every claim with a newer token that is granted afterwards,
+    or was under way, reads these fields, as long as no quorum of nodes loses its data. Limit: in
+    any other phase some nodes may have them, and a later claim may or may not read them.
+
+    Guarantee of a read: once GRANTED, `fields` has every value that a quorum has acknowledged, or a
+    newer one, or `truncated` has its name. A claim shuts out older tokens, so for it this holds for
+    every value that these will ever write. Limit: `fields` may also have values that reached only a
+    minority, and fields that a quorum has deleted but a minority still has.
+
+    Args:
+        nodes: the number of nodes.
+        expected: the vote of a node that has executed the command.
+
     Attributes:
         newest_token: the newest token that a node has reported; 0 if none did.
     """
 
-    __slots__ = ("_acks", "_lost", "newest_token")
+    __slots__ = ("_acks", "_expected", "_lost", "newest_token")
 
-    _expected: ClassVar[type[Vote]]
-
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, expected: type[Acknowledged] | type[RegisterContents]) -> None:
         super().__init__(nodes)
         self.newest_token = 0
+        self._expected = expected
         self._acks = 0
         self._lost = 0
 
@@ -54,35 +64,6 @@ class _RegisterRound(Round):
         if self._impossible(self._lost):
             return self._enter(Phase.SUPERSEDED if self.newest_token else Phase.UNAVAILABLE)
         return self._phase
-
-
-class RegisterWriteRound(_RegisterRound):
-    """
-    One write of fields under a fencing token.
-
-    Guarantee: once GRANTED, every claim with a newer token that is granted afterwards, or was under
-    way, reads these fields, as long as no quorum of nodes loses its data. Limit: in any other phase
-    some nodes may have them, and a later claim may or may not read them.
-    """
-
-    __slots__ = ()
-
-    _expected = Acknowledged
-
-
-class RegisterReadRound(_RegisterRound):
-    """
-    One read of a register; with a token it also shuts out older tokens.
-
-    Guarantee: once GRANTED, `fields` has every value that a quorum has acknowledged, or a newer
-    one, or `truncated` has its name. With a token this holds for every value that older tokens will
-    ever write. Limit: `fields` may also have values that reached only a minority, and fields that a
-    quorum has deleted but a minority still has.
-    """
-
-    __slots__ = ()
-
-    _expected = RegisterContents
 
     def fields(self) -> dict[str, VersionedValue]:
         """Return the newest values by name, without the names in `truncated`."""

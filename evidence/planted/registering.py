@@ -63,7 +63,7 @@ REGISTER_FAULTS = (
         "one node less than a quorum settles a write or a claim",
         modelled("leaders-two"),
         (
-            "protocol/register_rounds.py::_RegisterRound.vote",
+            "protocol/register_rounds.py::RegisterRound.vote",
             "if self._acks >= self.needed else",
             "if self._acks >= self.needed - 1 else",
         ),
@@ -72,7 +72,7 @@ REGISTER_FAULTS = (
         "silence claims",
         modelled("leaders-silent"),
         (
-            "protocol/register_rounds.py::_RegisterRound.vote",
+            "protocol/register_rounds.py::RegisterRound.vote",
             "if type(vote) is self._expected:",
             "if type(vote) is not Superseded:",
         ),
@@ -81,7 +81,7 @@ REGISTER_FAULTS = (
         "of what nodes tell the first counts",
         modelled("leaders-two"),
         (
-            "protocol/register_rounds.py::RegisterReadRound.fields",
+            "protocol/register_rounds.py::RegisterRound.fields",
             "(known is None or value.rank > known.rank)",
             "known is None",
         ),
@@ -90,7 +90,7 @@ REGISTER_FAULTS = (
         "of what nodes tell the oldest counts",
         modelled("leaders-two"),
         (
-            "protocol/register_rounds.py::RegisterReadRound.fields",
+            "protocol/register_rounds.py::RegisterRound.fields",
             "value.rank > known.rank",
             "value.rank < known.rank",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.protocol.register_rounds import RegisterReadRound, RegisterWriteRound
+from celery_redlock.protocol.register_rounds import RegisterRound
 from celery_redlock.protocol.rounds import Phase
 from celery_redlock.protocol.votes import (
     Acknowledged,
@@ -23,15 +23,15 @@ def told(truncated: tuple[str, ...] = (), /, **fields: VersionedValue) -> Regist
     return RegisterContents(9, fields, frozenset(truncated))
 
 
-def stored(*votes: Vote, nodes: int = 5) -> RegisterWriteRound:
-    round_ = RegisterWriteRound(nodes)
+def stored(*votes: Vote, nodes: int = 5) -> RegisterRound:
+    round_ = RegisterRound(nodes, Acknowledged)
     for node, vote in enumerate(votes):
         round_.vote(node, vote, 0.0)
     return round_
 
 
-def fetched(*votes: Vote, nodes: int = 5) -> RegisterReadRound:
-    round_ = RegisterReadRound(nodes)
+def fetched(*votes: Vote, nodes: int = 5) -> RegisterRound:
+    round_ = RegisterRound(nodes, RegisterContents)
     for node, vote in enumerate(votes):
         round_.vote(node, vote, 0.0)
     return round_
