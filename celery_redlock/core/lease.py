@@ -300,7 +300,7 @@ def _release_unawaited(
     sent = send_unawaited(holding.transport, command, holding.node_timeout, settle)
     holding.after_release(command, sent.channel)
     if begun:
-        process_watchdog().settle_later(sent)
+        process_watchdog().settle_later(holding.transport, sent.settle)
     else:
         settle(sent.round.phase)  # no reply can change that it was lost
     return begun

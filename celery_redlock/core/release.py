@@ -24,34 +24,16 @@ HANDBACK_TTL = 10.0
 #: nodes survive more failures than keys on a bare quorum.
 _LINGER = 0.05
 
-#: Seconds after which the votes on an unawaited release are looked at.
-_SETTLE_AFTER = 1.0
-
-
-class DeferredReleases:
-    """
-    Releases that wait for a connection to a node; no further call is needed to deliver them.
-
-    Attributes:
-        transport: to the nodes.
-        settle_at: when to try next, on the transport's clock.
-    """
-
-    __slots__ = ("settle_at", "transport")
-
-    def __init__(self, transport: RedisTransport) -> None:
-        self.transport = transport
-        self.settle_at = transport.now() + _SETTLE_AFTER
-
-    def settle(self, *, finally_: bool = False) -> bool:
-        """Try to deliver the releases; return whether all are delivered, or no longer of use."""
-        self.settle_at = self.transport.now() + _SETTLE_AFTER
-        return finally_ or self.transport.deliver_deferred()
-
 
 def deliver_later(transport: RedisTransport) -> None:
-    """Let the watchdog try to deliver deferred releases, about once in a second."""
-    process_watchdog().settle_later(DeferredReleases(transport))
+    """
+    Let the watchdog try to deliver deferred releases, about once in a second.
+
+    They wait for a connection to a node; no further call is needed to deliver them.
+    """
+    process_watchdog().settle_later(
+        transport, lambda finally_: finally_ or transport.deliver_deferred()
+    )
 
 
 class UnawaitedRelease:
@@ -65,7 +47,6 @@ class UnawaitedRelease:
         transport: to the nodes.
         channel: the channel on which it was sent.
         round: counts the votes.
-        settle_at: when to look at the votes next, on the transport's clock.
     """
 
     __slots__ = (
@@ -75,7 +56,6 @@ class UnawaitedRelease:
         "_on_settled",
         "channel",
         "round",
-        "settle_at",
         "transport",
     )
 
@@ -89,7 +69,6 @@ class UnawaitedRelease:
         self.transport = transport
         self.channel = channel
         self.round = ReleaseRound(len(transport.names))
-        self.settle_at = transport.now() + _SETTLE_AFTER
         self._node_timeout = node_timeout
         self._give_up_at = math.inf
         self._on_settled = on_settled
@@ -101,7 +80,7 @@ class UnawaitedRelease:
             with self._lock:  # replies may come on several channels
                 self.round.vote(node, vote, now)
 
-    def settle(self, *, finally_: bool = False) -> bool:
+    def settle(self, finally_: bool = False) -> bool:
         """
         Report how the release ended, if that is known or no longer waited for.
 
@@ -117,7 +96,6 @@ class UnawaitedRelease:
         # From the first look on, not from the sending, during which this process may have paused.
         self._give_up_at = min(self._give_up_at, now + self._node_timeout)
         if self.round.phase is Phase.VOTING and now < self._give_up_at and not finally_:
-            self.settle_at = now + _SETTLE_AFTER
             return False
         self._on_settled(self.round.phase)
         return True

@@ -12,8 +12,9 @@ import sys
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
@@ -43,18 +44,12 @@ _SHORT_TTL = 6.0
 #: Seconds without a lease to watch after which the thread ends.
 _IDLE_TIMEOUT = 10.0
 
+#: Seconds after which the votes on an unawaited release are looked at.
+_SETTLE_AFTER = 1.0
 
-class Settlement(Protocol):
-    """Releases that no caller waits for, as far as the watchdog needs them."""
-
-    settle_at: float
-
-    @property
-    def transport(self) -> Transport:
-        """The nodes to which they go."""
-
-    def settle(self, *, finally_: bool = False) -> bool:
-        """Deliver them or report how they ended; return whether nothing is left to do."""
+#: Delivers a release that no caller waits for, or reports how it ended, in any case if called with
+#: True; returns whether nothing is left to do.
+Settle: TypeAlias = Callable[[bool], bool]
 
 
 class Watch:
@@ -119,7 +114,7 @@ class Watchdog:
         # When each lease has to be reported as lost, or earlier: an extension moves no entry.
         self._losses: _Heap = []
         # All wait for the same time, so the oldest is due first.
-        self._settlements: deque[Settlement] = deque()
+        self._settlements: deque[tuple[float, Transport, Settle]] = deque()
         self._sequence = itertools.count()
         self._thread: _Thread | None = None
         self._known_transports: weakref.WeakSet[Transport] = weakref.WeakSet()
@@ -160,24 +155,23 @@ class Watchdog:
         with self._lock:
             self._watches.pop(lease, None)
 
-    def settle_later(self, settlement: Settlement) -> None:
-        """Settle a release when it is due."""
+    def settle_later(self, transport: Transport, settle: Settle) -> None:
+        """Settle a release to these nodes, about once in a second until nothing is left to do."""
+        at = transport.now() + _SETTLE_AFTER
         with self._lock:
-            self._settlements.append(settlement)
+            self._settlements.append((at, transport, settle))
             if self._thread is None:
                 self._start()
-            elif settlement.settle_at < self._wakes_at:
+            elif at < self._wakes_at:
                 self._thread.wakeup.wake()
 
     def settle_now(self, transport: Transport) -> None:
         """Settle in this thread, finally, the remaining releases of a transport."""
         with self._lock:
-            left = [one for one in self._settlements if one.transport is transport]
-            self._settlements = deque(
-                one for one in self._settlements if one.transport is not transport
-            )
-        for settlement in left:
-            settlement.settle(finally_=True)
+            left = [settle for _, nodes, settle in self._settlements if nodes is transport]
+            self._settlements = deque(one for one in self._settlements if one[1] is not transport)
+        for settle in left:
+            settle(True)
 
     def is_current_thread(self) -> bool:
         """Return whether the caller is a callback in the watchdog's thread."""
@@ -246,9 +240,9 @@ class Watchdog:
             except BaseException as exc:
                 self._log_and_continue(exc)
                 continue
-            for settlement in self._take_settlements():
+            for nodes, settle in self._take_settlements():
                 try:
-                    call_in_app(self._settle, settlement)
+                    call_in_app(self._settle, nodes, settle)
                 except BaseException as exc:
                     self._log_and_continue(exc)
             for transport, watches in due:
@@ -302,9 +296,9 @@ class Watchdog:
             self._wakes_at = self._heap[0][0]
             left.append(self._wakes_at - self._heap[0][2].lease.now())
         if self._settlements:
-            at = self._settlements[0].settle_at
+            at, nodes, _ = self._settlements[0]
             self._wakes_at = min(self._wakes_at, at)
-            left.append(at - self._settlements[0].transport.now())
+            left.append(at - nodes.now())
         return min(left, default=None)
 
     def _drop_unwatched(self) -> bool:
@@ -335,20 +329,21 @@ class Watchdog:
                 raise
         return list(due.values())
 
-    def _take_settlements(self) -> list[Settlement]:
+    def _take_settlements(self) -> list[tuple[Transport, Settle]]:
         """Take the next releases that are to be settled."""
-        due: list[Settlement] = []
+        due: list[tuple[Transport, Settle]] = []
         with self._lock:
             while self._settlements and len(due) < _BATCH:
-                first = self._settlements[0]
-                if first.settle_at > first.transport.now():
+                at, nodes, settle = self._settlements[0]
+                if at > nodes.now():
                     break
-                due.append(self._settlements.popleft())
+                self._settlements.popleft()
+                due.append((nodes, settle))
         return due
 
-    def _settle(self, settlement: Settlement) -> None:
-        if not settlement.settle():
-            self.settle_later(settlement)
+    def _settle(self, transport: Transport, settle: Settle) -> None:
+        if not settle(False):
+            self.settle_later(transport, settle)
 
     def _extend_due(self, transport: Transport, watches: list[Watch]) -> None:
         try:

@@ -209,9 +209,9 @@ TRANSPORT = (
         "a release that no caller waits for is given up at the first look after a pause",
         tested("test_a_release_paused_while_it_is_sent_gives_nodes_their_whole_timeout"),
         (
-            "core/release.py::UnawaitedRelease.settle",
-            "min(self._give_up_at, now + self._node_timeout)",
-            "self.settle_at + self._node_timeout",
+            "core/release.py::UnawaitedRelease.__init__",
+            "self._give_up_at = math.inf",
+            "self._give_up_at = transport.now() + node_timeout",
         ),
     ),
     fault(

@@ -152,8 +152,8 @@ RELEASING = (
         tested("test_a_release_reaches_a_node_that_is_back_without_a_further_call"),
         (
             "core/release.py::deliver_later",
-            "process_watchdog().settle_later(DeferredReleases(transport))",
-            "DeferredReleases(transport)",
+            "process_watchdog().settle_later(",
+            "(lambda *_: None)(",
         ),
     ),
     fault(
