@@ -70,6 +70,7 @@ class AcquireParams:
         keys: lock keys, and records of the lock's own.
         ttl: lease length in seconds.
         label: readable suffix of the owner value.
+        at_least_for: seconds for which its lease keeps the keys locked, even if released earlier.
         previous: a reservation whose keys are taken over.
         as_reservation: reserve the keys for a message; its receiver takes them over with a token.
         waiter: who waits for the keys where they are held.
@@ -83,6 +84,7 @@ class AcquireParams:
     keys: tuple[Key, ...]
     ttl: float
     label: str
+    at_least_for: float = 0.0
     previous: Reservation | None = None
     as_reservation: bool = False
     waiter: Waiter | None = None

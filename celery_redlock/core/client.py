@@ -23,7 +23,7 @@ from celery_redlock.core.holding import Holding
 from celery_redlock.core.inspection import LockInfo, lock_info, run_inspection
 from celery_redlock.core.lease import Lease, begin_release, holding_of, release_leases
 from celery_redlock.core.limits import Limit, Rate
-from celery_redlock.core.options import AcquireOptions, AcquireRequest, acquire_request
+from celery_redlock.core.options import AcquireOptions, acquire_request
 from celery_redlock.core.release import HANDBACK_TTL, deliver_later, release_to, send_release
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.settings import (
@@ -223,21 +223,30 @@ class Client:
                 "has ended, or create a new one."
             )
 
-    def acquire(self, request: AcquireRequest) -> Lease:
+    def acquire(self, params: AcquireParams, tries: RetryOptions) -> Lease:
         """Acquire locks in this thread or greenlet; errors as `Redlock.acquire`."""
         self.check_open()
         began = self.transport.now()
-        attempt, attempts = attempt_once(self.transport, request.params), 1
+        attempt, attempts = attempt_once(self.transport, params), 1
         if not attempt.is_granted:
-            steps = retries(self.transport, request.tries, attempt)
+            steps = retries(self.transport, tries, attempt)
             attempt, attempts = in_thread(steps, self.transport, self.check_open)
-        return self.lease_from(request, attempt, attempts, began)
+        return self.lease_from(params, tries.seconds, attempt, attempts, began)
 
     def lease_from(
-        self, request: AcquireRequest, attempt: Attempt, attempts: int, began: float
+        self, params: AcquireParams, waited: float, attempt: Attempt, attempts: int, began: float
     ) -> Lease:
-        """Return the lease of the last attempt for a request, or raise why it was not granted."""
-        lease = self._registered(request, attempt) if attempt.is_granted else None
+        """
+        Return the lease of the last attempt of a call, or raise why it was not granted.
+
+        Args:
+            params: of the first attempt.
+            waited: for how many seconds the call was to try.
+            attempt: the last attempt.
+            attempts: how many there were.
+            began: when the first one began, on the transport's clock.
+        """
+        lease = self._registered(params, attempt) if attempt.is_granted else None
         if instrumentation.receivers:
             try:
                 report_acquire(self.transport, attempt, attempts, began)
@@ -246,19 +255,17 @@ class Client:
                     lease.release()  # the caller never gets it
                 raise
         if lease is None:
-            error = not_acquired_error(attempt, self.node_names, request.tries.seconds)
+            error = not_acquired_error(attempt, self.node_names, waited)
             if isinstance(error, LockContended):
-                refuse_own_lock(self.transport, request.params.keys)
+                refuse_own_lock(self.transport, params.keys)
             raise error
-        if request.at_least_for:
-            holding_of(lease).hold_at_least(request.at_least_for)
+        if params.at_least_for:
+            holding_of(lease).hold_at_least(params.at_least_for)
         return lease
 
-    def _registered(self, request: AcquireRequest, attempt: Attempt) -> Lease:
+    def _registered(self, params: AcquireParams, attempt: Attempt) -> Lease:
         """Return the lease of a granted attempt, which `close` releases."""
-        lease = Lease(
-            Holding(self.transport, request.params, attempt, lambda: self._leases.discard(lease))
-        )
+        lease = Lease(Holding(self.transport, params, attempt, lambda: self._leases.discard(lease)))
         self._leases.add(lease)
         if self.closed:  # during the attempt: `close` may not have seen the lease
             lease.release()
@@ -335,10 +342,10 @@ class Client:
             QuorumUnavailable: too few nodes answered.
             LockKeyError: a key cannot be used.
         """
-        request = acquire_request(self.settings, keys, records, **options)
-        params = replace(request.params, previous=reservation, waiter=first_waiter, is_held=is_held)
-        tries = replace(request.tries, waiter=waiter, registers_as=registers_as, decide=decide)
-        lease = self.acquire(replace(request, params=params, tries=tries))
+        params, tries = acquire_request(self.settings, keys, records, **options)
+        params = replace(params, previous=reservation, waiter=first_waiter, is_held=is_held)
+        tries = replace(tries, waiter=waiter, registers_as=registers_as, decide=decide)
+        lease = self.acquire(params, tries)
         if reservation is not None and (left := _above_limits(reservation, params)):
             self.cancel(replace(reservation, node_keys=left))
         return lease

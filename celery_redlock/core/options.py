@@ -7,7 +7,6 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypedDict
 
@@ -71,22 +70,6 @@ def _checked_wait(wait: float | timedelta | None) -> float:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcquireRequest:
-    """
-    One call to acquire a lock, checked; nothing has been sent yet.
-
-    Attributes:
-        params: what the nodes are asked.
-        tries: how it tries again where they are not granted at once.
-        at_least_for: seconds for which the keys stay locked even if the lease is released earlier.
-    """
-
-    params: AcquireParams
-    tries: RetryOptions
-    at_least_for: float
-
-
 def acquire_request(
     settings: ClientSettings,
     key: LockKeys | Sequence[Name],
@@ -97,23 +80,25 @@ def acquire_request(
     retry: RetryPolicy | None = None,
     label: str = "",
     at_least_for: float | timedelta = 0.0,
-) -> AcquireRequest:
-    """Check the arguments of a call to acquire a lock; see `AcquireOptions`."""
+) -> tuple[AcquireParams, RetryOptions]:
+    """
+    Check the arguments of a call to acquire a lock; see `AcquireOptions`.
+
+    Returns:
+        The parameters of its attempts, and how it tries again if the first one is not granted.
+    """
     keys = (*checked_keys(settings.key_prefix, key), *checked_records(records))
     if not keys:
         raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-    seconds = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
     params = AcquireParams(
         settings=settings,
         keys=keys,
-        ttl=seconds,
+        ttl=settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl),
         label=label or client_label(),
-    )
-    return AcquireRequest(
-        params=params,
-        tries=RetryOptions(
-            seconds=_checked_wait(wait),
-            policy=settings.retry if retry is None else checked_policy(retry),
-        ),
         at_least_for=checked_seconds("at_least_for", at_least_for, may_be_zero=True),
     )
+    tries = RetryOptions(
+        seconds=_checked_wait(wait),
+        policy=settings.retry if retry is None else checked_policy(retry),
+    )
+    return params, tries

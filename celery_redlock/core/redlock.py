@@ -88,10 +88,10 @@ class Redlock:
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         client = self._client
-        request = acquire_request(client.settings, key, **options)
-        if request.tries.seconds:
-            refuse_own_lock(client.transport, request.params.keys)
-        return client.acquire(request)
+        params, tries = acquire_request(client.settings, key, **options)
+        if tries.seconds:
+            refuse_own_lock(client.transport, params.keys)
+        return client.acquire(params, tries)
 
     @contextlib.contextmanager
     def lock(

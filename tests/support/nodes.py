@@ -91,8 +91,8 @@ class Nodes(ABC):
 
     def attempt(self, client: Redlock, *names: str, ttl: float = 30.0) -> Attempt:
         """Make exactly one attempt and return it with every vote."""
-        request = acquire_request(client_of(client).settings, names, ttl=ttl)
-        return attempt_once(client_of(client).transport, request.params)
+        params, _ = acquire_request(client_of(client).settings, names, ttl=ttl)
+        return attempt_once(client_of(client).transport, params)
 
     def owners(self, name: str) -> list[str | None]:
         """Return who has a key on each node."""

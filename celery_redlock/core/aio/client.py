@@ -26,7 +26,6 @@ from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
     AcquireOptions,
-    AcquireRequest,
     acquire_request,
     check_names,
 )
@@ -151,19 +150,19 @@ class AsyncRedlock:
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         client = self._client
-        request = acquire_request(client.settings, key, **options)
+        params, tries = acquire_request(client.settings, key, **options)
         client.check_open()
-        if request.tries.seconds:
-            refuse_own_lock(client.transport, request.params.keys)
+        if tries.seconds:
+            refuse_own_lock(client.transport, params.keys)
         began = client.transport.now()
-        make = partial(self._attempt, request)
-        attempt, attempts = await make(request.params), 1
+        attempt, attempts = await self._attempt(params), 1
         if not attempt.is_granted:
-            steps = retries(client.transport, request.tries, attempt)
+            steps = retries(client.transport, tries, attempt)
             attempt, attempts = await in_event_loop(
-                steps, client.transport, client.check_open, make
+                steps, client.transport, client.check_open, self._attempt
             )
-        return AsyncLease(client.lease_from(request, attempt, attempts, began), self._holder_pool)
+        lease = client.lease_from(params, tries.seconds, attempt, attempts, began)
+        return AsyncLease(lease, self._holder_pool)
 
     @contextlib.asynccontextmanager
     async def lock(
@@ -280,13 +279,14 @@ class AsyncRedlock:
         self._acquire_pool.close(wait=True)
         self._client.close()
 
-    async def _attempt(self, request: AcquireRequest, params: AcquireParams) -> Attempt:
+    async def _attempt(self, params: AcquireParams) -> Attempt:
         client = self._client
 
         def give_back(attempt: Attempt) -> None:
             if attempt.is_granted:  # any other has been undone already
-                at_once = replace(request, at_least_for=0.0)
-                client.lease_from(at_once, attempt, 1, client.transport.now()).release()
+                # Without its waiter: the loop of the call has nodes forget it.
+                at_once = replace(params, at_least_for=0.0, waiter=None)
+                client.lease_from(at_once, 0.0, attempt, 1, client.transport.now()).release()
             elif params.waiter is not None:
                 forget(client.transport, attempt, params.waiter)
 
