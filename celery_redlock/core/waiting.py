@@ -80,13 +80,6 @@ class RetryOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """Make an attempt, and send back the `Attempt`."""
-
-    params: AcquireParams
-
-
-@dataclass(frozen=True, slots=True)
 class Listen:
     """Listen for the wake-ups of a waiter, and send back the `Listener`."""
 
@@ -94,14 +87,9 @@ class Listen:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Let time pass until a moment, and send back whether a wake-up came before."""
-
-    until: float
-
-
-Step: TypeAlias = Try | Listen | Pause
+#: A step: make an attempt with these parameters, and send back the `Attempt`; listen; or let time
+#: pass until this moment, on the transport's clock, and send back whether a wake-up came before.
+Step: TypeAlias = AcquireParams | Listen | float
 Steps: TypeAlias = Generator[Step, Any, tuple[Attempt, int]]
 
 
@@ -193,7 +181,7 @@ class _Call:
         if waiter is None:
             return self._attempt, self._made
         once = replace(self._options, seconds=0.0, registers_as=None)
-        registered = yield Try(replace(self._params, waiter=waiter))
+        registered = yield replace(self._params, waiter=waiter)
         last, made = yield from retries(self._transport, once, registered)
         return last, self._made + made
 
@@ -212,12 +200,12 @@ class _Call:
                 if not (yield from self._is_refused_again()):
                     continue
             until = self._until(pause)
-            while (yield Pause(until)):
+            while (yield until):
                 if not (yield from self._is_refused_again()):
                     break
             else:
                 pauses.before_attempt()
-                self._note((yield Try(self._next_params())))
+                self._note((yield self._next_params()))
 
     def _forget(self) -> None:
         if self._keep_ms:
@@ -232,7 +220,7 @@ class _Call:
 
     def _is_refused_again(self) -> Generator[Step, Any, bool]:
         """Try once because of a wake-up; return whether the pause continues."""
-        self._note((yield Try(self._next_params())))
+        self._note((yield self._next_params()))
         return self._attempt.is_refused and After.WAIT in self._after
 
     def _left(self) -> float:
@@ -296,12 +284,12 @@ def in_thread(
         while True:
             step = steps.send(reply)
             check_open()
-            if isinstance(step, Try):
-                reply = attempt_once(transport, step.params)
+            if isinstance(step, AcquireParams):
+                reply = attempt_once(transport, step)
             elif isinstance(step, Listen):
                 reply = call = WaitingCall(transport.wake_ups, step.node_keys, step.name)
             else:
-                reply = _pause(transport, call, step.until)
+                reply = _pause(transport, call, step)
     except StopIteration as end:
         last: tuple[Attempt, int] = end.value
         return last
@@ -343,12 +331,12 @@ async def in_event_loop(
         while True:
             step = steps.send(reply)
             check_open()
-            if isinstance(step, Try):
-                reply = await attempt(step.params)
+            if isinstance(step, AcquireParams):
+                reply = await attempt(step)
             elif isinstance(step, Listen):
                 reply = listener = _listen(transport, step, woken)
             else:
-                reply = await _pause_in_event_loop(transport, woken, step.until)
+                reply = await _pause_in_event_loop(transport, woken, step)
     except StopIteration as end:
         last: tuple[Attempt, int] = end.value
         return last

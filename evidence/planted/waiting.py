@@ -279,8 +279,9 @@ WAITING = (
         tested("test_a_call_that_waits_ends_when_its_client_is_closed"),
         (
             "core/waiting.py::in_event_loop",
-            "check_open()\n            if isinstance(step, Try):\n                reply = await",
-            "if isinstance(step, Try):\n    reply = await",
+            "check_open()\n            if isinstance(step, AcquireParams):\n"
+            "                reply = await",
+            "if isinstance(step, AcquireParams):\n    reply = await",
         ),
     ),
     fault(
@@ -288,8 +289,9 @@ WAITING = (
         tested("test_a_call_whose_client_is_closed_does_not_begin_to_listen"),
         (
             "core/waiting.py::in_event_loop",
-            "check_open()\n            if isinstance(step, Try):\n                reply = await",
-            "if isinstance(step, Try):\n    check_open()\n    reply = await",
+            "check_open()\n            if isinstance(step, AcquireParams):\n"
+            "                reply = await",
+            "if isinstance(step, AcquireParams):\n    check_open()\n    reply = await",
         ),
     ),
     fault(

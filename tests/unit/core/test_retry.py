@@ -23,10 +23,8 @@ from celery_redlock.core.settings import (
 from celery_redlock.core.waiting import (
     SPLIT_BUDGET,
     Listen,
-    Pause,
     RetryOptions,
     Step,
-    Try,
     in_thread,
     retries,
 )
@@ -81,15 +79,15 @@ class Trial:
         try:
             while True:
                 step = steps.send(reply)
-                reply = self.again() if isinstance(step, Try) else self.pause(step)
+                reply = self.again() if isinstance(step, AcquireParams) else self.pause(step)
         except StopIteration as end:
             last: Attempt
             last, self.counted = end.value
             return last
 
     def pause(self, step: Step) -> bool:
-        assert isinstance(step, Pause)
-        self.pauses.append(step.until - self.time.now())
+        assert isinstance(step, float)
+        self.pauses.append(step - self.time.now())
         self.time.sleep(self.pauses[-1])
         return False
 
@@ -179,15 +177,15 @@ def test_nodes_forget_a_call_whose_time_ends_during_an_attempt() -> None:
     options = RetryOptions(seconds=1.0, policy=wait_fixed(0.068))  # the tenth attempt is at 0.98 s
     steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
     replies: dict[type, Callable[[Any], object]] = {
-        Try: lambda step: asked.append(step.params.waiter) or attempt(HELD),
+        AcquireParams: lambda params: asked.append(params.waiter) or attempt(HELD),
         Listen: lambda _: SimpleNamespace(is_live=False),
-        Pause: lambda step: time.sleep(max(0.0, step.until - time.now())),
+        float: lambda until: time.sleep(max(0.0, until - time.now())),
     }
     step = next(steps)
     with contextlib.suppress(StopIteration):
         while True:
             reply = replies[type(step)](step)
-            time.sleep(0.03 if isinstance(step, Try) else 0.0)
+            time.sleep(0.03 if isinstance(step, AcquireParams) else 0.0)
             step = steps.send(reply)
     assert (asked[0].keep_ms, asked[-1].keep_ms) == (1000, 20)
     assert time.forgotten == [asked[0].name]
