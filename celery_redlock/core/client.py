@@ -56,7 +56,7 @@ from celery_redlock.protocol.keys import (
     owner_value,
     places_of,
 )
-from celery_redlock.protocol.rounds import Phase, ReleaseRound
+from celery_redlock.protocol.rounds import Phase
 from celery_redlock.protocol.texts import enumerated, shortened
 from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.protocol.votes import KeyStates
@@ -673,9 +673,8 @@ def _cancel(
 
 def _release_awaited(transport: Transport, command: Command, node_timeout: float) -> bool:
     """Send a release, and return whether a quorum of nodes still had its keys."""
-    round_ = ReleaseRound(len(transport.names))
-    send_release(transport, [(command, round_)], node_timeout)
-    return round_.phase is Phase.GRANTED
+    (phase,), _ = send_release(transport, [command], node_timeout)
+    return phase is Phase.GRANTED
 
 
 def _post(transport: Transport, command: Command) -> None:

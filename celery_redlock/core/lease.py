@@ -27,7 +27,7 @@ from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.errors import LossReason, QuorumUnavailable
 from celery_redlock.protocol.commands import Command, ReleaseAction
 from celery_redlock.protocol.keys import Key
-from celery_redlock.protocol.rounds import Phase, ReleaseRound
+from celery_redlock.protocol.rounds import Phase
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import Transport, borrowed
 
@@ -279,9 +279,7 @@ def _release_awaited(holding: Holding, command: Command, reservation: Reservatio
     if reservation is not None:
         phase, channel = release_to(transport, command, reservation, node_timeout)
     else:
-        round_ = ReleaseRound(len(transport.names))
-        channel = send_release(transport, [(command, round_)], node_timeout)
-        phase = round_.phase
+        (phase,), channel = send_release(transport, [command], node_timeout)
     holding.after_release(command, channel)
     return phase
 
@@ -312,11 +310,9 @@ def release_keys(lease: Lease, keys: Iterable[Key]) -> None:
     command = holding.give_up(keys)
     if command is None:
         return
-    transport, node_timeout = holding.transport, holding.node_timeout
     # An extension under way names all keys, and would find the released ones missing.
     holding.wait_for_extension()
-    round_ = ReleaseRound(len(transport.names))
-    channel = send_release(transport, [(command, round_)], node_timeout)
+    _, channel = send_release(holding.transport, [command], holding.node_timeout)
     holding.send_where_in_doubt(command, channel)
 
 
@@ -344,13 +340,12 @@ def _release_batch(
     transport: Transport, leases: Sequence[Lease], reports: list[ReleaseDetails], *, wait: bool
 ) -> set[Phase]:
     """Release leases in one exchange; add their reports, and return the phases of the rounds."""
-    nodes = len(transport.names)
     held = [lease._holding for lease in leases]
-    batch = [(_release_command(holding, {}), ReleaseRound(nodes)) for holding in held]
+    commands = [_release_command(holding, {}) for holding in held]
     node_timeout = min(holding.node_timeout for holding in held) if wait else 0.0
-    channel = send_release(transport, batch, node_timeout)
-    for holding, (command, round_) in zip(held, batch, strict=True):
+    phases, channel = send_release(transport, commands, node_timeout)
+    for holding, command, phase in zip(held, commands, phases, strict=True):
         holding.after_release(command, channel)
         if instrumentation.receivers:
-            reports.append(holding.release_details(had=round_.phase is Phase.GRANTED))
-    return {round_.phase for _, round_ in batch}
+            reports.append(holding.release_details(had=phase is Phase.GRANTED))
+    return set(phases)

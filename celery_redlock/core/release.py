@@ -102,19 +102,23 @@ class UnawaitedRelease:
 
 
 def send_release(
-    transport: Transport, batch: Sequence[tuple[Command, ReleaseRound]], node_timeout: float
-) -> Channel:
+    transport: Transport, commands: Sequence[Command], node_timeout: float
+) -> tuple[list[Phase], Channel]:
     """
-    Send releases to all nodes, wait for a quorum, and return the channel that was used.
+    Send releases to all nodes, and wait for a quorum.
 
     Args:
         transport: to the nodes.
-        batch: releases, with the rounds that count their votes.
+        commands: the releases.
         node_timeout: seconds in which a node has to answer.
+
+    Returns:
+        The phase of each release's round, and the channel that was used.
     """
-    with _sending(transport, [command for command, _ in batch], node_timeout) as channel:
+    batch = [(command, ReleaseRound(len(transport.names))) for command in commands]
+    with _sending(transport, commands, node_timeout) as channel:
         channel.exchange(batch, node_timeout)
-    return channel
+    return [round_.phase for _, round_ in batch], channel
 
 
 def send_unawaited(
