@@ -1,5 +1,5 @@
 """
-Administration of nodes: arming brand-new ones, and probing whether each can serve.
+Administration of nodes: arming brand-new ones, probing whether each can serve, and polling votes.
 """
 
 from __future__ import annotations
@@ -9,11 +9,23 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from celery_redlock.core.client import Client
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.transport import Administration, NodeAddress, kind_of, parse_nodes
+from celery_redlock.protocol.commands import acquire, release
+from celery_redlock.protocol.keys import META_PREFIX, Key
+from celery_redlock.protocol.rounds import Phase, Round
+from celery_redlock.protocol.timing import milliseconds
+from celery_redlock.protocol.votes import Vote
+from celery_redlock.transport import Administration, NodeAddress, borrowed, kind_of, parse_nodes
 from celery_redlock.transport.kinds import NODE_ERRORS
 from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
 from celery_redlock.transport.redis.node_set import same_server_as
+
+#: Acquired by every poll. If another poll holds it, the node has voted, too.
+POLL_KEY = Key.record(META_PREFIX + "poll")
+
+#: Seconds after which a node that was stopped before its release drops the key.
+_POLL_TTL = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +189,37 @@ def _probe(node: NodeAddress, timeout: float) -> tuple[ProbeResult, str | None]:
     except Exception as exc:
         lasting = isinstance(exc, ConnectError) and exc.lasting
         return replace(usable, problem=describe_failure(exc), lasting=lasting), None
+
+
+class PollRound(Round):
+    """A round that ends with the vote of the last node."""
+
+    __slots__ = ()
+
+    def vote(self, node: int, vote: Vote, now: float) -> Phase:
+        """Count one node's reply and return the phase after it."""
+        if self.votes[node] is None:
+            self.votes[node] = vote
+            if None not in self.votes:
+                return self._enter(Phase.GRANTED)
+        return self._phase
+
+
+def poll_nodes(client: Client) -> PollRound:
+    """
+    Ask every node for a lock, release it, and return the votes: which nodes vote now.
+
+    Takes about the node timeout, whatever a quorum decides. Like any acquire, it begins the
+    quarantine of a node that restarted.
+    """
+    transport, settings = client.transport, client.settings
+    round_ = PollRound(len(transport.names))
+    owner = client.new_owner_value("poll")
+    command = acquire(
+        (POLL_KEY,), owner, milliseconds(_POLL_TTL), transport.wall_us(), settings.quarantine_ms
+    )
+    with borrowed(transport) as channel:
+        channel.connect()
+        channel.exchange(((command, round_),), settings.node_timeout)
+        channel.send(release((POLL_KEY,), owner, 0))
+    return round_

@@ -13,7 +13,7 @@ from celery_redlock.core.client import Client
 from celery_redlock.core.client_label import person_label
 from celery_redlock.core.failures import describe_problems
 from celery_redlock.core.limits import Limit, Rate
-from celery_redlock.core.node_poll import PollRound
+from celery_redlock.core.node_admin import PollRound
 from celery_redlock.core.validation import checked_seconds
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.commands import Command, pause, resume

@@ -23,7 +23,7 @@ from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock._greenlets.wakeup import PIPE_BUF, Pipe
 from celery_redlock._log import event_logger
 from celery_redlock.core.failures import describe_problems, node_problems
-from celery_redlock.core.node_poll import poll_nodes
+from celery_redlock.core.node_admin import poll_nodes
 from celery_redlock.core.outage import Change, Notice, Outage
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.protocol.texts import shortened
@@ -135,7 +135,7 @@ class NodeWatch:
 
     def _poll(self) -> None:
         client, at = self._client, clock()
-        polled = poll_nodes(client.transport, client.settings)
+        polled = poll_nodes(client)
         votes = dict(zip(client.node_names, polled.votes, strict=True))
         for notice in self._outage.polled(at, clock(), votes, polled.needed):
             problems = node_problems(polled, client.node_names)

@@ -30,7 +30,7 @@ from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.core import Client
 from celery_redlock.core.client import FAIR_GRACE
-from celery_redlock.core.node_poll import poll_nodes
+from celery_redlock.core.node_admin import poll_nodes
 from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import PAUSE_PREFIX, QUORUM, places_in_header, wake_channel
@@ -479,7 +479,7 @@ class WaitingMessages:
         """
         client = self._client
         if batch.pop((QUORUM,), None):
-            polled = poll_nodes(client.transport, client.settings)
+            polled = poll_nodes(client)
             if sum(isinstance(vote, Granted | Refused) for vote in polled.votes) >= polled.needed:
                 yield (QUORUM,), len(self._held)
         waiters = [(key, it.waiter) for held in batch.values() for it in held for key in it.keys]

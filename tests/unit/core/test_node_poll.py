@@ -8,7 +8,7 @@ import pytest
 
 from celery_redlock import Redlock
 from celery_redlock.core import client_of
-from celery_redlock.core.node_poll import POLL_KEY, poll_nodes
+from celery_redlock.core.node_admin import POLL_KEY, poll_nodes
 from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Refused
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory.transport import memory_node
@@ -23,8 +23,7 @@ def nodes() -> list[str]:
 
 
 def kinds(client: Redlock) -> list[type]:
-    polled = client_of(client)
-    return [type(vote) for vote in poll_nodes(polled.transport, polled.settings).votes]
+    return [type(vote) for vote in poll_nodes(client_of(client)).votes]
 
 
 def test_every_node_votes_and_keeps_no_key(nodes: list[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from celery_redlock import LockNotAcquired, QuorumUnavailable, Redlock
-from celery_redlock.core.node_poll import poll_nodes
+from celery_redlock.core.node_admin import poll_nodes
 from celery_redlock.core.redlock import client_of
 from celery_redlock.protocol.mastership import MAX_AGE
 from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Vote
@@ -32,8 +32,7 @@ MAX_TTL, TAKEOVER = 2.0, 1.0
 
 def votes(redlock: Redlock) -> list[Vote | None]:
     """Return how the nodes vote now."""
-    client = client_of(redlock)
-    return poll_nodes(client.transport, client.settings).votes
+    return poll_nodes(client_of(redlock)).votes
 
 
 def kinds(redlock: Redlock) -> list[type]:
