@@ -269,7 +269,7 @@ WAITING = (
         "a coroutine that is cancelled while nodes are asked is woken in the place of others",
         tested("test_nodes_forget_a_coroutine_that_is_cancelled_while_they_are_asked_again"),
         (
-            "core/aio/client.py::AsyncRedlock._attempt",
+            "core/aio.py::AsyncRedlock._attempt",
             "elif params.waiter is not None:",
             "elif False:",
         ),
@@ -297,14 +297,14 @@ WAITING = (
     fault(
         "calls of a client that is being closed ask the nodes in new threads",
         tested("test_no_call_begins_an_attempt_while_closing_waits_for_another_one"),
-        ("core/aio/client.py::AsyncRedlock.aclose", "self._client.closed = True", "pass"),
+        ("core/aio.py::AsyncRedlock.aclose", "self._client.closed = True", "pass"),
     ),
     fault(
         "an event loop waits for nodes while its client is being closed",
         tested(
             "test_the_loop_does_not_wait_for_the_release_of_a_lock_that_is_granted_while_closing"
         ),
-        ("core/aio/client.py::AsyncRedlock._attempt.ask", "if client.closed:", "if False:"),
+        ("core/aio.py::AsyncRedlock._attempt.ask", "if client.closed:", "if False:"),
     ),
     fault(
         "a node forgets a message that began to wait after the one that has ended",

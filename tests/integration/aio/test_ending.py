@@ -11,8 +11,8 @@ import pytest
 from tenacity import wait_fixed
 
 from celery_redlock import AsyncLease, AsyncRedlock, ConfigurationError, LeaseLost, observe
+from celery_redlock.core import aio as aio_client
 from celery_redlock.core import waiting as waiting_calls
-from celery_redlock.core.aio import client as aio_client
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once
 from celery_redlock.core.lease import holding_of
 from celery_redlock.transport import Transport

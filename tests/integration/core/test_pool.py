@@ -7,7 +7,7 @@ import sys
 
 EXITING = """
 import asyncio, concurrent.futures.thread, threading, time
-from celery_redlock.core.aio.pool import CallPool
+from celery_redlock.core.aio import CallPool
 
 pool, begun = CallPool(1), threading.Event()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.core.aio.pool import CallPool
+from celery_redlock.core.aio import CallPool
 from tests.support.waiting import TIMEOUT, wait_until
 
 NUMBER = 3
