@@ -371,7 +371,14 @@ class Holding:
         reservation: Reservation | None,
         grace: float,
     ) -> Command:
-        """Return the command that releases the lease; `grace` as for `lease.release_with`."""
+        """
+        Return the command that releases the lease; `grace` as for `lease.release_with`.
+
+        If it leaves keys behind, it waits for an extension under way.
+        """
+        if self.shortens(actions):
+            # An extension that arrives after the release would undo the shortened TTL.
+            self.wait_for_extension()
         keep = milliseconds(max(0.0, self._hold_until - self.transport.now()))
         if reservation is not None:
             left = reservation.left_ms(self.transport.wall_us())

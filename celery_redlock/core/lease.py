@@ -239,7 +239,7 @@ def release_with(
     try:
         begun = begin_release(lease)
         if begun is not None:
-            command = _release_command(holding, actions, reservation, grace)
+            command = holding.release_command(actions, reservation, grace)
             if reservation is None and not wait:
                 return _release_unawaited(holding, command, begun, on_settled)
             held = holding.settled(_release_awaited(holding, command, reservation))
@@ -260,18 +260,6 @@ def begin_release(lease: Lease) -> bool | None:
     """Stop extending a lease, and end its validity; return as `Holding.begin_release`."""
     process_watchdog().unwatch(lease._holding)
     return lease._holding.begin_release()
-
-
-def _release_command(
-    holding: Holding,
-    actions: Mapping[Key, ReleaseAction],
-    reservation: Reservation | None = None,
-    grace: float = HANDBACK_TTL,
-) -> Command:
-    if holding.shortens(actions):
-        # An extension that arrives after the release would undo the shortened TTL.
-        holding.wait_for_extension()
-    return holding.release_command(actions, reservation, grace)
 
 
 def _release_awaited(holding: Holding, command: Command, reservation: Reservation | None) -> Phase:
@@ -327,25 +315,17 @@ def release_leases(transport: Transport, leases: Sequence[Lease]) -> None:
     reports: list[ReleaseDetails] = []
     try:
         for start in range(0, len(leases), _BATCH):
-            batch = leases[start : start + _BATCH]
-            phases = _release_batch(transport, batch, reports, wait=silent < _MAX_SILENT)
-            silent = silent + 1 if phases <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
+            held = [lease._holding for lease in leases[start : start + _BATCH]]
+            commands = [holding.release_command({}, None, 0.0) for holding in held]
+            waits = silent < _MAX_SILENT
+            node_timeout = min(holding.node_timeout for holding in held) if waits else 0.0
+            phases, channel = send_release(transport, commands, node_timeout)
+            for holding, command, phase in zip(held, commands, phases, strict=True):
+                holding.after_release(command, channel)
+                if instrumentation.receivers:
+                    reports.append(holding.release_details(had=phase is Phase.GRANTED))
+            silent = silent + 1 if set(phases) <= {Phase.UNAVAILABLE, Phase.VOTING} else 0
     finally:
         # An interrupt in a receiver must not prevent the release of a lease.
         for details in reports:
             instrumentation.report(details)
-
-
-def _release_batch(
-    transport: Transport, leases: Sequence[Lease], reports: list[ReleaseDetails], *, wait: bool
-) -> set[Phase]:
-    """Release leases in one exchange; add their reports, and return the phases of the rounds."""
-    held = [lease._holding for lease in leases]
-    commands = [_release_command(holding, {}) for holding in held]
-    node_timeout = min(holding.node_timeout for holding in held) if wait else 0.0
-    phases, channel = send_release(transport, commands, node_timeout)
-    for holding, command, phase in zip(held, commands, phases, strict=True):
-        holding.after_release(command, channel)
-        if instrumentation.receivers:
-            reports.append(holding.release_details(had=phase is Phase.GRANTED))
-    return set(phases)

@@ -217,7 +217,7 @@ TRANSPORT = (
     fault(
         "a release shortens a TTL and waits for no extension under way",
         tested("test_a_release_while_an_extension_is_under_way_leaves_a_minimum_hold_as_it_is"),
-        ("core/lease.py::_release_command", "if holding.shortens(actions):", "if False:"),
+        ("core/holding.py::Holding.release_command", "if self.shortens(actions):", "if False:"),
     ),
     fault(
         "an extension follows a release that came while its caller was connecting",
