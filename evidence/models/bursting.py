@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from celery_redlock.tasks.config.debounce import Debounce
+from celery_redlock.tasks.config.option_values import Debounce
 from celery_redlock.tasks.message.owner_label import TaskOwner
 from celery_redlock.tasks.publish.burst import DebouncedCall
 from celery_redlock.tasks.rules import arrival, publish

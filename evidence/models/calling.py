@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.config.option_values import MODES
 from celery_redlock.tasks.rules import arrival, ending, publish
 from celery_redlock.tasks.rules.arrival import Action, Arrival, Sighting, Waiting
 from celery_redlock.tasks.rules.ending import CeleryState, Keys

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.config.option_values import MODES
 from celery_redlock.tasks.rules.arrival import Action
 from evidence.models.calls import Caller, CallSetting
 from evidence.models.explorer import Label, ViolationError

@@ -24,14 +24,14 @@ DEBOUNCING = (
     _explored(
         "a burst has no maximum",
         "burst",
-        "tasks/config/debounce.py::Debounce.due",
+        "tasks/config/option_values.py::Debounce.due",
         "min(made + self.quiet, max(made, first + self.at_most))",
         "made + self.quiet",
     ),
     _explored(
         "a call waits for the maximum instead of the silence",
         "burst",
-        "tasks/config/debounce.py::Debounce.due",
+        "tasks/config/option_values.py::Debounce.due",
         "min(made + self.quiet, max(made, first + self.at_most))",
         "max(made, first + self.at_most)",
     ),

@@ -15,7 +15,7 @@ import celery_redlock
 from celery_redlock import fencing, signals, testing
 from celery_redlock.cli.commands import redlock
 from celery_redlock.protocol.rounds import TRANSITIONS, Phase
-from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.config.option_values import MODES
 from celery_redlock.tasks.config.options import OPTIONS, LockOptions
 from celery_redlock.tasks.config.settings import (
     CHECKS,

@@ -20,10 +20,14 @@ from celery_redlock.core.validation import LONGEST, as_seconds, check_function
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import MAX_SLOTS
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.tasks.config.debounce import Debounce
-from celery_redlock.tasks.config.modes import MODES, Mode
-from celery_redlock.tasks.config.policies import CHOICES, Policy
-from celery_redlock.tasks.config.skip_result import DESCRIBED
+from celery_redlock.tasks.config.option_values import (
+    CHOICES,
+    DESCRIBED,
+    MODES,
+    Debounce,
+    Mode,
+    Policy,
+)
 from celery_redlock.tasks.config.task_options import (
     ConflictPolicyName,
     DuplicatePolicyName,

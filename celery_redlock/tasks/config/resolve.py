@@ -12,7 +12,7 @@ from typing import Any
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.border import TaskLike, annotations_of
 from celery_redlock.tasks.config.mistakes import Mistakes
-from celery_redlock.tasks.config.modes import MODES, Mode
+from celery_redlock.tasks.config.option_values import MODES, Mode, check_storable
 from celery_redlock.tasks.config.options import (
     NONE_IS_A_VALUE,
     OF_OTHERS,
@@ -24,7 +24,6 @@ from celery_redlock.tasks.config.options import (
     unknown_name,
 )
 from celery_redlock.tasks.config.settings import RedlockSettings
-from celery_redlock.tasks.config.skip_result import check_storable
 from celery_redlock.tasks.config.validation import contradictions
 
 #: Packages whose task classes have attributes that are no misspelt options.

@@ -19,6 +19,7 @@ from celery_redlock.protocol.keys import validate_key, validate_name
 from celery_redlock.tasks.border import AppLike, app_itself
 from celery_redlock.tasks.config.broker_node import node_from_broker, prefix_from_broker
 from celery_redlock.tasks.config.mistakes import Mistakes
+from celery_redlock.tasks.config.option_values import check_storable
 from celery_redlock.tasks.config.options import (
     NONE_IS_A_VALUE,
     OPTIONS,
@@ -28,7 +29,6 @@ from celery_redlock.tasks.config.options import (
     seconds,
     unknown_name,
 )
-from celery_redlock.tasks.config.skip_result import check_storable
 from celery_redlock.transport import parse_node, split_nodes
 
 PREFIX = "redlock_"

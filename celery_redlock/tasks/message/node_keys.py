@@ -12,7 +12,7 @@ from typing import Any
 from celery_redlock.core import Client
 from celery_redlock.core.failures import Refusal
 from celery_redlock.protocol.keys import META_PREFIX, Key, given_back
-from celery_redlock.tasks.config.modes import Mode
+from celery_redlock.tasks.config.option_values import Mode
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.owner_label import TaskOwner
 from celery_redlock.tasks.message.tick import Tick

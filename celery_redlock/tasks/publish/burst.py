@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.border import TaskLike
-from celery_redlock.tasks.config.debounce import Debounce
+from celery_redlock.tasks.config.option_values import Debounce
 from celery_redlock.tasks.message.expiry import expires_at
 from celery_redlock.tasks.message.owner_label import TaskOwner
 from celery_redlock.tasks.rules.facts import Burst, Role

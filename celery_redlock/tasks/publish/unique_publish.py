@@ -21,8 +21,8 @@ from celery_redlock.errors import (
 )
 from celery_redlock.protocol.keys import Key, places_of
 from celery_redlock.tasks.border import TaskLike
+from celery_redlock.tasks.config.option_values import resolve_policy
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.config.policies import resolve_policy
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of

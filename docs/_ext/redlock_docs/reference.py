@@ -16,7 +16,7 @@ import click
 
 from celery_redlock import errors, signals
 from celery_redlock.cli.commands import redlock
-from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.config.option_values import MODES
 from celery_redlock.tasks.config.options import PER_TASK, PREFIX
 from celery_redlock.tasks.rules import arrival, ending
 from celery_redlock.tasks.rules import publish as rules_publish

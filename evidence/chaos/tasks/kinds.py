@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.config.option_values import MODES
 
 #: The environment variable with what a process has to know.
 ORDERS = "CHAOS_TASKS"

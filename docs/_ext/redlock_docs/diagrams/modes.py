@@ -4,7 +4,7 @@ When each `lock_mode` takes and releases the key.
 
 from __future__ import annotations
 
-from celery_redlock.tasks.config.modes import MODES, Mode
+from celery_redlock.tasks.config.option_values import MODES, Mode
 
 from .svg import Picture
 

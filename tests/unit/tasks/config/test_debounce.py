@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from celery_redlock import Limit, Rate
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.debounce import Debounce
+from celery_redlock.tasks.config.option_values import Debounce
 from tests.unit.tasks.config.test_options import origins, refused, resolve
 
 

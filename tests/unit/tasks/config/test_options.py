@@ -12,11 +12,10 @@ from celery import Celery, Task
 
 from celery_redlock import Limit, Rate
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.modes import MODES
+from celery_redlock.tasks.config.option_values import DESCRIBED, MODES
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.config.resolve import origins_of, resolve_options
 from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.config.skip_result import DESCRIBED
 
 
 def settle_of(conf: dict[str, Any] | None, **options: Any) -> Any:

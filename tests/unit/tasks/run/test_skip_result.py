@@ -8,7 +8,7 @@ import pytest
 from kombu.serialization import dumps, loads, registry
 
 from celery_redlock import is_skipped
-from celery_redlock.tasks.config.skip_result import DESCRIBED, skip_result
+from celery_redlock.tasks.config.option_values import DESCRIBED, skip_result
 from tests.support.tasks import Bench
 from tests.support.ticks import send_tick, tick_now
 from tests.support.waiting import wait_until
