@@ -18,8 +18,14 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.option_values import DESCRIBED
-from celery_redlock.tasks.config.options import OPTIONS, PREFIX, LockOptions, shown
-from celery_redlock.tasks.config.plan import LockPlan, plans_with_keys
+from celery_redlock.tasks.config.options import (
+    OPTIONS,
+    PREFIX,
+    LockOptions,
+    LockPlan,
+    plans_with_keys,
+    shown,
+)
 from celery_redlock.tasks.config.resolve import origins_of
 from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.tasks.message.expiry import PUBLISH_GRACE, lifetime

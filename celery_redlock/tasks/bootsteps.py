@@ -13,10 +13,9 @@ from celery_redlock._log import event_logger
 from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.border import AppLike
-from celery_redlock.tasks.config.client import log_nodes_once, log_problems
-from celery_redlock.tasks.config.plan import plans_with_keys
+from celery_redlock.tasks.config.client import log_nodes_once, log_problems, record_nodes_checked
+from celery_redlock.tasks.config.options import plans_with_keys
 from celery_redlock.tasks.config.settings import BUILT_IN, check_settings, read_settings
-from celery_redlock.tasks.config.unusable_nodes import record_nodes_checked
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.keys.templates import Template

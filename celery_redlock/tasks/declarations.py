@@ -11,11 +11,11 @@ from celery_redlock.core import probe_nodes
 from celery_redlock.core.node_admin import ProbeResult
 from celery_redlock.errors import ConfigurationError, LockKeyError
 from celery_redlock.tasks.border import AppLike
+from celery_redlock.tasks.config.client import unusable_nodes_error
 from celery_redlock.tasks.config.mistakes import Mistakes
-from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.options import LockPlan
 from celery_redlock.tasks.config.resolve import key_options, resolve_options, with_defaults
 from celery_redlock.tasks.config.settings import RedlockSettings, check_settings
-from celery_redlock.tasks.config.unusable_nodes import unusable_nodes_error
 from celery_redlock.tasks.keys.key_maker import KeyMaker
 from celery_redlock.tasks.refusals import refuse_coroutine, refuse_strategy
 from celery_redlock.transport import parse_nodes

@@ -17,10 +17,14 @@ from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.bootsteps import LockStep, NodeWatchStep
 from celery_redlock.tasks.border import AppLike, app_itself, tasks_so_far
-from celery_redlock.tasks.config.client import close_clients, log_problems
+from celery_redlock.tasks.config.client import (
+    are_nodes_checked,
+    close_clients,
+    log_problems,
+    record_nodes_checked,
+)
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record_nodes_checked
 from celery_redlock.tasks.declarations import probe_nodes_of
 from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
 from celery_redlock.tasks.message.envelope import HEADER

@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_redlock.core import Lease
 from celery_redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike, is_finalizing, protect
-from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.options import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
 from celery_redlock.tasks.forced_release import force_release, revoke_queued

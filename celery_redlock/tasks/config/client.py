@@ -1,5 +1,5 @@
 """
-One lock client per app and process.
+One lock client per app and process, and what a process logs of its nodes when it starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from celery_redlock._greenlets.forks import register_at_fork
 from celery_redlock._log import event_logger
 from celery_redlock.core import Client
 from celery_redlock.core.client import logged_nodes
+from celery_redlock.core.failures import describe_problems
 from celery_redlock.core.node_admin import ProbeResult
+from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.tasks.border import AppLike, TaskLike, app_itself
@@ -149,6 +151,34 @@ def log_problems(settings: RedlockSettings, problems: Sequence[ProbeResult]) -> 
             needed=quorum(len(settings.nodes)),
             node_count=len(settings.nodes),
         )
+
+
+#: Apps whose nodes were checked. Pool children inherit it, and do not check them again.
+_checked: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def record_nodes_checked(app: AppLike) -> None:
+    """Record that this process or its parent has found no unusable node of the app."""
+    _checked.add(app_itself(app))
+
+
+def are_nodes_checked(app: AppLike) -> bool:
+    """Return whether the app's nodes were checked in this process or its parent."""
+    return app_itself(app) in _checked
+
+
+def unusable_nodes_error(problems: Mapping[str, str]) -> ConfigurationError:
+    """
+    Return the error that names nodes that can never serve.
+
+    Args:
+        problems: why each of them can never serve.
+    """
+    return ConfigurationError(
+        f"Lock nodes cannot be used: {describe_problems(problems)}. Correct redlock_nodes (or the "
+        "broker URL, where redlock_nodes is not set). With redlock_on_unusable_node = 'warn', the "
+        "other nodes are used if there are enough of them."
+    )
 
 
 register_at_fork(after_in_child=_reset_after_fork)

@@ -1,5 +1,5 @@
 """
-The `lock_*` options of a task: defaults, meaning and the check of each.
+The `lock_*` options of a task: defaults, meaning and the check of each; and its lock plan.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
@@ -20,6 +20,7 @@ from celery_redlock.core.validation import LONGEST, as_seconds, check_function
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.keys import MAX_SLOTS
 from celery_redlock.protocol.texts import shortened
+from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.option_values import (
     CHOICES,
     DESCRIBED,
@@ -35,6 +36,7 @@ from celery_redlock.tasks.config.task_options import (
     ModeName,
     UnavailablePolicyName,
 )
+from celery_redlock.tasks.keys.key_maker import KeyMaker
 
 PREFIX = "lock_"
 #: Seconds in which a message can be replaced at all: a call takes about as long to be sent.
@@ -178,6 +180,43 @@ class LockOptions:
     def mode_spec(self) -> Mode:
         """The properties of the task's mode."""
         return MODES[self.mode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockPlan:
+    """
+    The lock of a task.
+
+    Attributes:
+        options: checked lock options.
+        keys: makes the lock keys of a call; None for a task without lock options, which only has
+            its messages deduplicated (`redlock_dedupe`).
+        lost_signal: the signal that interrupts a body in the main thread.
+        dedupe: whether `redlock_dedupe` is on.
+    """
+
+    options: LockOptions
+    keys: KeyMaker | None
+    lost_signal: int
+    dedupe: bool = False
+
+    @property
+    def marks_messages(self) -> bool:
+        """
+        Whether each message has a dedupe marker, by which workers recognise its redeliveries.
+
+        Such a task holds its keys until Celery has stored the result and sent the callbacks. A
+        redelivery that ran earlier would send them a second time.
+        """
+        return self.dedupe or self.options.mode_spec.at_publish
+
+
+def plans_with_keys(app: AppLike) -> Iterator[tuple[str, LockPlan, KeyMaker]]:
+    """Iterate over the tasks of an app that have lock keys, by name, with plan and keys."""
+    for name, task in sorted(app.tasks.items()):
+        plan = getattr(task, "redlock_plan", None)
+        if plan is not None and plan.keys is not None:
+            yield name, plan, plan.keys
 
 
 def checked(check: Callable[[Any], Any], value: Any, label: str) -> Any:

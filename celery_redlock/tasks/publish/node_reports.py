@@ -17,12 +17,12 @@ from celery_redlock.core.failures import describe_problems
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.tasks.border import TaskLike
-from celery_redlock.tasks.config.settings import read_settings
-from celery_redlock.tasks.config.unusable_nodes import (
+from celery_redlock.tasks.config.client import (
     are_nodes_checked,
     record_nodes_checked,
     unusable_nodes_error,
 )
+from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.node_watch import is_watched
 from celery_redlock.transport.clock import now as clock

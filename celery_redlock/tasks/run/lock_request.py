@@ -21,8 +21,7 @@ from celery_redlock.protocol.keys import Key, given_back, has_limit, pause_of
 from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.config.client import client_for, lock_keys
-from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.options import LockOptions, LockPlan
 from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
 from celery_redlock.tasks.message.expiry import expires_at
 from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds

@@ -13,7 +13,7 @@ from celery_redlock.core.lease import watch
 from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.border import RequestLike, TaskLike
 from celery_redlock.tasks.config.option_values import skip_result
-from celery_redlock.tasks.config.plan import LockPlan
+from celery_redlock.tasks.config.options import LockPlan
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve

@@ -16,8 +16,11 @@ from celery.beat import Scheduler
 from celery_redlock import ConfigurationError, DuplicateResult, RedlockTask
 from celery_redlock.beat import RedlockScheduler
 from celery_redlock.signals import lock_node_failed
-from celery_redlock.tasks.config.client import close_clients
-from celery_redlock.tasks.config.unusable_nodes import are_nodes_checked, record_nodes_checked
+from celery_redlock.tasks.config.client import (
+    are_nodes_checked,
+    close_clients,
+    record_nodes_checked,
+)
 from celery_redlock.tasks.declarations import find_mistakes
 from celery_redlock.tasks.publish import node_reports
 from celery_redlock.testing import LocalCluster
