@@ -39,7 +39,6 @@ from celery_redlock.tasks.border import RequestLike, drop_cancelled, is_revoked,
 from celery_redlock.tasks.busy_worker import BusyWorker
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.priority import rank_of
 from celery_redlock.transport import Listener
 
 logger = event_logger(__name__)
@@ -215,7 +214,7 @@ class WaitingMessages:
 
     def add(self, request: Any, envelope: Envelope) -> None:
         """Take note of a message that Celery is about to keep until its ETA."""
-        waiter = envelope.waiter(request.id, rank_of(self._consumer.app, request.delivery_info))
+        waiter = envelope.waiter(self._consumer.app, request)
         name, now = waiter.name, time.monotonic()
         held = Held(
             request,

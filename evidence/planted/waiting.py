@@ -328,7 +328,7 @@ WAITING = (
         "with Sentinel the largest priority is the most urgent",
         tested("test_with_redis_the_smallest_priority_is_first"),
         (
-            "tasks/message/priority.py::_sign_of",
+            "tasks/message/envelope.py::_sign_of",
             "driver = app.connection_for_read().get_transport_cls().driver_type",
             "driver = app.connection_for_read().transport_cls",
         ),
@@ -336,7 +336,7 @@ WAITING = (
     fault(
         "with RabbitMQ the smallest priority is the most urgent",
         tested("test_with_all_others_the_largest_priority_is_first"),
-        ("tasks/message/priority.py::_sign_of", "else -1", "else 1"),
+        ("tasks/message/envelope.py::_sign_of", "else -1", "else 1"),
     ),
     fault(
         "a message that waits for an hour goes before a more urgent one",

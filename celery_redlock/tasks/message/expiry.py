@@ -1,5 +1,5 @@
 """
-When a lock that the publisher acquires expires if no worker takes it over.
+When a message expires, and the lock that its publisher acquires if no worker takes it over.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from celery_redlock.tasks.border import TaskLike, message_options
+from celery_redlock.tasks.border import RequestLike, TaskLike, message_options
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.header_values import END_OF_TIME
+from celery_redlock.tasks.message.owner_label import TaskOwner
+from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.rules.facts import Role
 
 #: TTL in seconds of a lock that the publisher acquired, until its message has been sent. A
 #: publisher that dies in between blocks the key no longer than this.
@@ -21,6 +24,10 @@ PUBLISH_GRACE = 10.0
 
 #: Seconds for the difference between the clocks of publisher and worker.
 SLACK = 1.0
+
+#: How long a call that has asked another one to stop remains the next, in TTLs of the lock. Workers
+#: requeue it several times within this time, unless its message is lost or no worker is free.
+NEXT_RUN_TTLS = 2.0
 
 
 def reservation_end(
@@ -51,6 +58,11 @@ def lifetime(lock: LockOptions, *, continuation: bool) -> float:
     return max(lock.window, lock.queue_ttl) if continuation else lock.window
 
 
+def is_continuation(request: RequestLike) -> bool:
+    """Return whether a request continues a run that has begun: a retry, or a replacement."""
+    return bool(request.retries or request.replaced_task_nesting)
+
+
 def expires_at(task: TaskLike, options: Mapping[str, Any], now: float) -> float | None:
     """Return when the message of a call expires, in seconds since the epoch, if it does."""
     return _celery_moment(task, {**message_options(task), **options}.get("expires"), now)
@@ -61,6 +73,17 @@ def window_end(
 ) -> float | None:
     """Return when the `lock_window` of a call ends, in seconds since the epoch, if it has one."""
     return None if lock.window is None else _due(task, options, now) + lock.window
+
+
+def holder_may_expire(holder: TaskOwner, tick: Tick | None, options: LockOptions) -> bool:
+    """
+    Return whether the holder is a queued earlier tick, which may still miss its starting deadline.
+
+    A later tick must not be dropped in favour of it (`lock_starting_deadline`).
+    """
+    if tick is None or options.starting_deadline is None or holder.due_us is None:
+        return False
+    return holder.role is Role.QUEUED and holder.due_us < tick.due_us
 
 
 def _due(task: TaskLike, options: Mapping[str, Any], now: float) -> float:

@@ -17,9 +17,8 @@ from celery_redlock._log import event_logger
 from celery_redlock.tasks.border import RequestLike, TaskLike
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.expiry import lifetime
+from celery_redlock.tasks.message.expiry import NEXT_RUN_TTLS, is_continuation, lifetime
 from celery_redlock.tasks.message.owner_label import label_id
-from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS, is_continuation
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL
 
 logger = event_logger(__name__)

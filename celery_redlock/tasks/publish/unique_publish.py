@@ -27,7 +27,7 @@ from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, result_of
 from celery_redlock.tasks.message.envelope import Envelope, Original
-from celery_redlock.tasks.message.expiry import reservation_end, window_end
+from celery_redlock.tasks.message.expiry import holder_may_expire, reservation_end, window_end
 from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_of
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_of,
@@ -36,7 +36,6 @@ from celery_redlock.tasks.message.node_keys import (
     tick_id_of,
 )
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
-from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.message.withdrawal import withdraw
 from celery_redlock.tasks.publish.burst import DebouncedCall

@@ -12,10 +12,9 @@ from celery_redlock.core.failures import Refusal
 from celery_redlock.errors import LockContended
 from celery_redlock.protocol.keys import GOES_FIRST, owner_timestamp_us, places_of
 from celery_redlock.tasks.config.option_values import resolve_policy
-from celery_redlock.tasks.message.expiry import PUBLISH_GRACE
+from celery_redlock.tasks.message.expiry import PUBLISH_GRACE, holder_may_expire
 from celery_redlock.tasks.message.node_keys import dedupe_key_of, does_same_work
 from celery_redlock.tasks.message.owner_label import TaskOwner, parse_owner
-from celery_redlock.tasks.message.periodic import holder_may_expire
 from celery_redlock.tasks.rules.arrival import (
     Action,
     Arrival,

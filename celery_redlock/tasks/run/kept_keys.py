@@ -19,11 +19,11 @@ from celery_redlock.core.lease import holding_of
 from celery_redlock.errors import LockKeyError
 from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike
 from celery_redlock.tasks.config.client import lock_keys
-from celery_redlock.tasks.message.cancellation import cancel_reservation
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of
 from celery_redlock.tasks.message.owner_label import label_for, parse_owner
+from celery_redlock.tasks.message.withdrawal import cancel_reservation
 from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.rules.facts import Raised, Role
 from celery_redlock.tasks.run.handover import Handover

@@ -22,8 +22,11 @@ from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions, LockPlan
-from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, waiter_name
-from celery_redlock.tasks.message.expiry import expires_at
+from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, rank_of, waiter_name
+from celery_redlock.tasks.message.expiry import (
+    expires_at,
+    is_continuation,
+)
 from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
@@ -34,11 +37,6 @@ from celery_redlock.tasks.message.node_keys import (
     tick_id_of,
 )
 from celery_redlock.tasks.message.owner_label import label_for
-from celery_redlock.tasks.message.periodic import (
-    is_continuation,
-    tick_of,
-)
-from celery_redlock.tasks.message.priority import rank_of
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.node_watch import report_unavailable
 from celery_redlock.tasks.rules.facts import Role
@@ -420,7 +418,8 @@ def lock_request_for(
     """
     client = client_for(task.app)
     envelope = within_bounds(Envelope.read(request.headers), task, request, plan.options)
-    tick = tick_of(request, envelope)
+    # No schedule calls `apply()`.
+    tick = None if request.is_eager else envelope.tick
     try:
         keys = lock_keys(client, task, args, kwargs)
     except LockKeyError:

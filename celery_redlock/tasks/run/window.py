@@ -18,9 +18,8 @@ from celery_redlock.tasks.border import RequestLike
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.expiry import lifetime
+from celery_redlock.tasks.message.expiry import is_continuation, lifetime
 from celery_redlock.tasks.message.owner_label import parse_owner
-from celery_redlock.tasks.message.periodic import is_continuation
 from celery_redlock.tasks.rules.facts import Role
 
 #: First pause in seconds before a worker reads a reservation again: it may have received the

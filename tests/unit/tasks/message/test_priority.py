@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_redlock.protocol.commands import MAX_RANK
-from celery_redlock.tasks.message.priority import rank_of
+from celery_redlock.tasks.message.envelope import rank_of
 
 
 def rank(broker: str, priority: Any) -> int:

@@ -273,6 +273,6 @@ def test_a_retry_is_freed_also_where_its_mark_cannot_be_set(
     bench.call(task)
     assert bench.is_held("k")
     fail = raising(QuorumUnavailable("no quorum"))
-    monkeypatch.setattr("celery_redlock.tasks.message.cancellation.withdraw", fail)
+    monkeypatch.setattr("celery_redlock.tasks.message.withdrawal.withdraw", fail)
     revoke(task, bench.receive())
     wait_free(bench)
