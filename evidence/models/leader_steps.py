@@ -129,7 +129,7 @@ def tick_of(token: int, due: int) -> Tick:
 
 def mark_of(tick: Tick) -> str:
     """Return the place that all messages of a tick share."""
-    return tick_dedupe_key(_PREFIXED, tick, name=TASK, retries=0, nesting=0)
+    return tick_dedupe_key(_PREFIXED, tick, name=TASK)
 
 
 _PREFIXED: Any = types.SimpleNamespace(settings=_SETTINGS)

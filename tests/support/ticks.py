@@ -41,4 +41,4 @@ def send_unnamed(bench: Bench, task: Any, *args: Any, **options: Any) -> dict[st
 
 def mark(bench: Bench, what: Tick, *, retries: int = 0) -> str:
     """Return the place of a tick's mark."""
-    return tick_dedupe_key(client_of(bench.elsewhere), what, name="job", retries=retries, nesting=0)
+    return tick_dedupe_key(client_of(bench.elsewhere), what, name="job", retries=retries)

@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_redlock.core import client_of
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.message.node_keys import message_dedupe_key
+from celery_redlock.tasks.message.node_keys import dedupe_key_for
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
@@ -57,13 +57,13 @@ def free(bench: Bench, place: str = KEY) -> None:
 
 def mark(bench: Bench, request: Mapping[str, Any]) -> str:
     """Return the place of a message's mark."""
-    return message_dedupe_key(
+    return dedupe_key_for(
         client_of(bench.elsewhere),
+        Envelope(nonce=Envelope.read(request).nonce),
         task_id=request["id"],
         name=request["task"],
         retries=request.get("retries", 0),
         nesting=request.get("replaced_task_nesting", 0),
-        nonce=Envelope.read(request).nonce,
     )
 
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
@@ -45,15 +45,15 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
         Raises:
             ConfigurationError: this process can never read the result.
         """
-        self._raise_if_unreadable()
+        problem = self._unreadable()
+        if problem:
+            raise ConfigurationError(
+                f"The result of {self.id} cannot be read by the sender of its duplicate: "
+                f"{problem}, or do not wait for it if is_duplicate(result)."
+            )
         return super().get(*args, **kwargs)
 
     wait = get
-
-    def _raise_if_unreadable(self) -> None:
-        problem = self._unreadable()
-        if problem:
-            _refuse(self.id, problem)
 
     def _unreadable(self) -> str | None:
         if self.ignored:
@@ -61,13 +61,6 @@ class DuplicateResult(AsyncResult):  # type: ignore[misc]  # Celery is untyped
         if isinstance(self.backend, DisabledBackend):
             return NO_BACKEND
         return RPC if isinstance(self.backend, RPCBackend) else None
-
-
-def _refuse(task_id: str, problem: str) -> NoReturn:
-    raise ConfigurationError(
-        f"The result of {task_id} cannot be read by the sender of its duplicate: {problem}, or do "
-        "not wait for it if is_duplicate(result)."
-    )
 
 
 def is_duplicate(result: object) -> TypeGuard[DuplicateResult]:

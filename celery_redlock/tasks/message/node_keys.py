@@ -79,17 +79,24 @@ def dedupe_key_for(
     retries: int = 0,
     nesting: int = 0,
 ) -> str:
-    """Return the node key of a message's dedupe marker: of its tick, if a schedule sent it."""
+    """
+    Return the node key of a message's dedupe marker, which shows whether it runs or has run.
+
+    It is that of its tick, if a schedule sent it. Otherwise all deliveries and requeues of a
+    message have the same key. A retry and a replacement have another one.
+
+    Args:
+        client: the app's client; apps with different key prefixes have different keys.
+        envelope: the message's own; its nonce distinguishes publishes of one task id.
+        task_id: the message's task id.
+        name: the task's name.
+        retries: how often it has been retried.
+        nesting: how often it has been replaced.
+    """
     if envelope.tick is not None:
         return tick_dedupe_key(client, envelope.tick, name=name, retries=retries, nesting=nesting)
-    return message_dedupe_key(
-        client,
-        task_id=task_id,
-        name=name,
-        retries=retries,
-        nesting=nesting,
-        nonce=envelope.nonce,
-    )
+    prefix = client.settings.key_prefix
+    return _dedupe_key(prefix, task_id, name, retries, nesting, envelope.nonce)
 
 
 def marker_of(dedupe_key: str) -> str:
@@ -102,27 +109,9 @@ def dedupe_key_of(digest: str) -> str:
     return MESSAGE + digest
 
 
-def message_dedupe_key(
-    client: Client, *, task_id: str, name: str, retries: int, nesting: int, nonce: str
+def tick_dedupe_key(
+    client: Client, tick: Tick, *, name: str, retries: int = 0, nesting: int = 0
 ) -> str:
-    """
-    Return the node key of a message's dedupe marker, which shows whether it runs or has run.
-
-    All deliveries and requeues of a message have the same key. A retry and a replacement have
-    another one.
-
-    Args:
-        client: the app's client; apps with different key prefixes have different keys.
-        task_id: the message's task id.
-        name: the task's name.
-        retries: how often it has been retried.
-        nesting: how often it has been replaced.
-        nonce: distinguishes publishes of one task id.
-    """
-    return _dedupe_key(client.settings.key_prefix, task_id, name, retries, nesting, nonce)
-
-
-def tick_dedupe_key(client: Client, tick: Tick, *, name: str, retries: int, nesting: int) -> str:
     """
     Return the node key of a tick's dedupe marker, which shows whether it runs or has run.
 
@@ -144,8 +133,7 @@ def tick_dedupe_key(client: Client, tick: Tick, *, name: str, retries: int, nest
 
 def tick_id_of(client: Client, tick: Tick, *, name: str) -> str:
     """Return the id of a tick in owner values, also in those of retries and replacements."""
-    dedupe_key = tick_dedupe_key(client, tick, name=name, retries=0, nesting=0)
-    return dedupe_key.removeprefix(MESSAGE)[:TICK_ID_DIGITS]
+    return marker_of(tick_dedupe_key(client, tick, name=name))[:TICK_ID_DIGITS]
 
 
 def _dedupe_key(*identity: Any) -> str:

@@ -17,15 +17,6 @@ from celery_redlock.core.client_label import HOST, host_word
 from celery_redlock.tasks.message.header_values import END_OF_TIME
 from celery_redlock.tasks.rules.facts import Role
 
-#: Prefixes of the words with the digest of the dedupe key, the digest of the task's name, the time
-#: at which the call was sent, the begin of the burst, the marker of the replaced call, and whether
-#: its result is not stored. No other word of a label has an equals sign.
-MARKER = "marker="
-TASK = "task="
-SENT = "sent="
-BURST = "burst="
-REPLACES = "replaces="
-IGNORED = "ignored="
 TASK_DIGITS = 8
 
 #: Limit of an id in stored characters: each node stores the owner value of each key.
@@ -149,12 +140,17 @@ def label_for(
         if tick_field is None:
             break
         label = f"{label} {tick_field}"
-    label = f"{label} {MARKER}{marker}" if marker else label
-    label = label if sent_us is None else f"{label} {SENT}{sent_us}"
-    label = f"{label} {TASK}{task_digest(task)}" if task else label
-    label = label if burst_us is None else f"{label} {BURST}{burst_us}"
-    label = f"{label} {REPLACES}{replaces}" if replaces else label
-    return f"{label} {IGNORED}1" if ignored else label
+    # No other word of a label has an equals sign.
+    named = {
+        "marker": marker,
+        "sent": sent_us,
+        "task": task and task_digest(task),
+        "burst": burst_us,
+        "replaces": replaces,
+        "ignored": 1 if ignored else None,
+    }
+    words = (f"{name}={value}" for name, value in named.items() if value not in (None, ""))
+    return " ".join((label, *words))
 
 
 def parse_owner(value: str | None) -> TaskOwner | None:
@@ -165,7 +161,7 @@ def parse_owner(value: str | None) -> TaskOwner | None:
         named = dict(word.split("=", 1) for word in rest if "=" in word)
         tick_fields: list[str | None] = [*tick, *[None] * (3 - len(tick))]
         due_us, tick_id, nonce = tick_fields
-        burst = named.get(BURST.removesuffix("="))
+        burst = named.get("burst")
         if not all(0 <= int(us) <= END_OF_TIME * 1_000_000 for us in (since, burst or "0")):
             return None
         return TaskOwner(
@@ -177,12 +173,12 @@ def parse_owner(value: str | None) -> TaskOwner | None:
             due_us=None if due_us is None else int(due_us),
             tick_id=tick_id,
             nonce=None if nonce is None else unquote(nonce),
-            marker=named.get(MARKER.removesuffix("=")),
-            task=named.get(TASK.removesuffix("=")),
+            marker=named.get("marker"),
+            task=named.get("task"),
             sent_us=int(named["sent"]) if "sent" in named else None,
             burst_us=None if burst is None else int(burst),
-            replaces=named.get(REPLACES.removesuffix("=")),
-            ignored=IGNORED.removesuffix("=") in named,
+            replaces=named.get("replaces"),
+            ignored="ignored" in named,
         )
     except ValueError:
         return None

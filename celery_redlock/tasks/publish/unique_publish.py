@@ -162,7 +162,7 @@ class UniquePublish:
 
     def _tick_owner(self, tick: Tick) -> TaskOwner | None:
         """Return the task that runs or has run for a tick; None also if too few nodes replied."""
-        key = tick_dedupe_key(self.client, tick, name=self.task.name, retries=0, nesting=0)
+        key = tick_dedupe_key(self.client, tick, name=self.task.name)
         try:
             (held,) = self.client.inspect([key])
         except QuorumUnavailable:
