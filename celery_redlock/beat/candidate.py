@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable
 
 from celery_redlock._log import event_logger
+from celery_redlock.beat.leader_lease import Timings
 from celery_redlock.beat.leader_record import beat_label, parse_leader
-from celery_redlock.beat.timing import Timings
 from celery_redlock.core import Client, Lease
 from celery_redlock.errors import LockContended, QuorumUnavailable
 

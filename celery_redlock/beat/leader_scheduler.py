@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,88 +14,23 @@ from celery.utils import uuid
 
 from celery_redlock._log import event_logger
 from celery_redlock.beat.broker import Broker, duplicate_in, is_broker_failure
-from celery_redlock.beat.entries import catch_up, missed_count, task_id_for, uncount_unsent
 from celery_redlock.beat.inner_scheduler import (
-    cancel_exit_write,
+    catch_up,
     close_without_saving,
     mark_dirty,
+    task_id_for,
+    uncount_unsent,
 )
 from celery_redlock.beat.leader_lease import LeaderLease
-from celery_redlock.beat.missed_runs import MissedRuns
-from celery_redlock.beat.retry_queue import RetryQueue
 from celery_redlock.beat.schedule_state import ScheduleState
-from celery_redlock.errors import ConfigurationError, StaleFencingToken
+from celery_redlock.beat.unsent import MissedRuns, RetryQueue, missed_count
+from celery_redlock.errors import StaleFencingToken
 from celery_redlock.schedules.timeutils import SECOND, from_us, to_us
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
 from celery_redlock.tasks.ticks.tick_pass import TickPass
-from celery_redlock.tasks.ticks.tick_stamping import Send, TickScheduler, adopt
+from celery_redlock.tasks.ticks.tick_stamping import Send, TickScheduler
 
 logger = event_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderContext:
-    """
-    The collaborators of a leader.
-
-    Attributes:
-        lease: whether it may send and write.
-        state: what is recorded on the nodes about the entries.
-        broker: the connection that it sends through.
-        retry_queue: the entries that it could not send yet.
-        missed_runs: due times for which no send is recorded, for the log.
-        key_prefix: the prefix of keys on the nodes; schedules of one name under different prefixes
-            have different task ids.
-    """
-
-    lease: LeaderLease
-    state: ScheduleState
-    broker: Broker
-    retry_queue: RetryQueue
-    missed_runs: MissedRuns
-    key_prefix: str
-
-
-@dataclass(slots=True)
-class Progress:
-    """
-    How far a leader's scheduler has come.
-
-    Attributes:
-        building_since: when the build of the scheduler began; None once it has read its entries.
-        reserved: the entry that the scheduler has already counted as run and is about to send.
-        is_sending: whether the scheduler is in the middle of a send or a pass.
-        sync_is_due: whether Celery has asked for a sync in the meantime.
-        loaded: the entries as the scheduler last read them.
-    """
-
-    building_since: datetime | None
-    reserved: Any = None
-    is_sending: bool = False
-    sync_is_due: bool = False
-    loaded: Any = None
-
-
-def lead_with(scheduler: Any, context: LeaderContext, *, building_since: datetime) -> None:
-    """
-    Restrict a scheduler that was just built to what a leader may send.
-
-    Raises:
-        ConfigurationError: a scheduler of this class cannot be changed like that.
-    """
-    cancel_exit_write(scheduler)
-    try:
-        adopt(
-            scheduler,
-            LeaderScheduler,
-            EntryTicks(scheduler.app, lambda entry: True, token=context.lease.token),
-            redlock_leader=context,
-            redlock_progress=Progress(building_since),
-        )
-    except ConfigurationError:
-        close_without_saving(scheduler)
-        raise
 
 
 class LeaderScheduler(TickScheduler):
@@ -105,44 +39,66 @@ class LeaderScheduler(TickScheduler):
 
     The scheduler continues from what the nodes have recorded, sends each tick once, writes nothing
     without the lease, and stores no run that was not sent.
+
+    Attributes:
+        redlock_lease: whether the leader may send and write.
+        redlock_state: what is recorded on the nodes about the entries.
+        redlock_broker: the connection that it sends through.
+        redlock_retry_queue: the entries that it could not send yet.
+        redlock_missed_runs: due times for which no send is recorded, for the log.
+        redlock_key_prefix: the prefix of keys on the nodes; schedules of one name under different
+            prefixes have different task ids.
+        redlock_building_since: when the build of the scheduler began; None once it has read its
+            entries.
+        redlock_reserved: the entry that it has already counted as run and is about to send.
+        redlock_is_sending: whether it is in the middle of a send or a pass.
+        redlock_sync_is_due: whether Celery has asked for a sync in the meantime.
+        redlock_loaded: the entries as it last read them.
     """
 
-    redlock_leader: LeaderContext
-    redlock_progress: Progress
+    redlock_lease: LeaderLease
+    redlock_state: ScheduleState
+    redlock_broker: Broker
+    redlock_retry_queue: RetryQueue
+    redlock_missed_runs: MissedRuns
+    redlock_key_prefix: str
+    redlock_building_since: datetime | None
+    redlock_reserved: Any = None
+    redlock_is_sending: bool = False
+    redlock_sync_is_due: bool = False
+    redlock_loaded: Any = None
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due, one entry at most; return the seconds until the next pass."""
-        leader = self.redlock_leader
-        leader.missed_runs.report()
-        _use_connection(self, leader.broker.connection)
-        entry = leader.retry_queue.ready()
+        self.redlock_missed_runs.report()
+        _use_connection(self, self.redlock_broker.connection)
+        entry = self.redlock_retry_queue.ready()
         if entry is not None:
             self.apply_entry(entry, producer=self.producer)
             return 0.0
         delay = super().tick(*args, **kwargs)
         self._redlock_forget_removed()
-        return min(delay or 0.0, leader.retry_queue.delay())
+        return min(delay or 0.0, self.redlock_retry_queue.delay())
 
     def populate_heap(self, *args: Any, **kwargs: Any) -> Any:
         """Continue the entries from what is recorded, before the scheduler looks for due ones."""
-        leader, progress = self.redlock_leader, self.redlock_progress
         schedule = self.schedule
-        leader.state.note_schedule(schedule)
+        self.redlock_state.note_schedule(schedule)
         for entry in list(schedule.values()):
             try:
-                catch_up(entry, leader.state, invented_since=progress.building_since)
+                catch_up(entry, self.redlock_state, invented_since=self.redlock_building_since)
             except Exception:
                 logger.exception(
                     "beat-entry-own-last-run",
                     "Entry %(entry)r continues from its own last run, not from the recorded one",
                     entry=entry.name,
                 )
-        progress.building_since = None
+        self.redlock_building_since = None
         return super().populate_heap(*args, **kwargs)
 
     def reserve(self, entry: Any) -> Any:
         """Note which entry the scheduler counts as run from now on, and is about to send."""
-        self.redlock_progress.reserved = entry
+        self.redlock_reserved = entry
         return super().reserve(entry)
 
     def apply_async(
@@ -153,31 +109,29 @@ class LeaderScheduler(TickScheduler):
         if not advance:
             return send()
         # Sent by hand (`advance`): this is no tick, so it is neither recorded nor kept.
-        if not self.redlock_leader.lease.can_send():
+        if not self.redlock_lease.can_send():
             return self.app.AsyncResult(uuid())
         with self._redlock_sending():
             return send()
 
     def sync(self) -> None:
         """Let the scheduler write what it remembers, if this beat leads."""
-        leader, progress = self.redlock_leader, self.redlock_progress
         # Celery asks for a sync at the end of a send, before it is known whether that worked.
-        progress.sync_is_due = progress.is_sending
-        if progress.is_sending or not leader.lease.is_valid:
+        self.redlock_sync_is_due = self.redlock_is_sending
+        if self.redlock_is_sending or not self.redlock_lease.is_valid:
             return
         try:
             with self._redlock_uncount():
                 super().sync()
         finally:
-            mark_dirty(self, [entry.name for entry in leader.retry_queue.entries])
+            mark_dirty(self, [entry.name for entry in self.redlock_retry_queue.entries])
 
     def close(self) -> None:
         """Let the scheduler write what it remembers if this beat still leads, and close it."""
-        leader = self.redlock_leader
-        leader.missed_runs.report(at_once=True)
+        self.redlock_missed_runs.report(at_once=True)
         for name in ("producer", "connection"):
             self.__dict__.pop(name, None)  # the leader closes it, once it has handed over
-        if leader.lease.is_valid:
+        if self.redlock_lease.is_valid:
             self._redlock_uncount()  # without undo: closing a schedule file writes it once more
             super().close()
         else:
@@ -185,11 +139,11 @@ class LeaderScheduler(TickScheduler):
 
     def redlock_recorded(self, entry: Any) -> int | None:
         """Return the tick that a leader recorded last for an entry, in microseconds."""
-        state = self.redlock_leader.state.entry_state(entry.name)
+        state = self.redlock_state.entry_state(entry.name)
         return None if state is None else state.due_us
 
     def _ensure_connected(self) -> Any:
-        return self.redlock_leader.broker.connection
+        return self.redlock_broker.connection
 
     @contextmanager
     def redlock_pass(self, entry: Any) -> Iterator[TickPass]:
@@ -201,7 +155,7 @@ class LeaderScheduler(TickScheduler):
         """Send one message of a tick, unless a leader is known to have sent it."""
         with self.redlock_pass(entry) as sending:
             tick = sending.next_tick(entry)
-            state = self.redlock_leader.state.entry_state(sending.entry.name)
+            state = self.redlock_state.entry_state(sending.entry.name)
             if tick is None or state is None or not state.has_sent(tick):
                 return super().redlock_message(entry, send)
             sending.begin(entry)
@@ -236,14 +190,14 @@ class LeaderScheduler(TickScheduler):
         """Return the task id of a tick's message, and let a later pass try again, not kombu."""
         options: dict[str, Any] = {"retry": False}
         if tick is not None and sending.owns_id(entry):
-            options["task_id"] = task_id_for(self.redlock_leader.key_prefix, tick)
+            options["task_id"] = task_id_for(self.redlock_key_prefix, tick)
         return options
 
     def redlock_note_sent(self, sending: TickPass, tick: Tick | None) -> None:
         """Note that a message was sent, for a later leader that may have to send the others."""
         super().redlock_note_sent(sending, tick)
         if tick is not None:
-            self.redlock_leader.state.record_part(sending.entry.name, tick)
+            self.redlock_state.record_part(sending.entry.name, tick)
 
     def redlock_end(self, sending: TickPass) -> None:
         """Record a tick that was sent with all its messages; else keep the entry."""
@@ -251,9 +205,9 @@ class LeaderScheduler(TickScheduler):
         if sending.failure is not None:
             self._redlock_keep(sending.entry, sending.failure)
         elif sending.unsent:
-            self.redlock_leader.retry_queue.add(sending.entry, at_once=True)
+            self.redlock_retry_queue.add(sending.entry, at_once=True)
         elif sending.tick is not None and self._redlock_is_over(sending.tick, sending.entry):
-            self.redlock_leader.retry_queue.discard(sending.entry.name)
+            self.redlock_retry_queue.discard(sending.entry.name)
         else:
             self._redlock_record(sending.entry, sending.tick)
 
@@ -272,17 +226,16 @@ class LeaderScheduler(TickScheduler):
 
     def _redlock_may_send(self, sending: TickPass) -> bool:
         """Record the pass's earlier messages; return whether this beat may send one more now."""
-        leader = self.redlock_leader
-        leader.lease.keep_extending()
+        self.redlock_lease.keep_extending()
         failure = sending.failure
-        if failure is not None and is_broker_failure(failure, leader.broker.connection):
+        if failure is not None and is_broker_failure(failure, self.redlock_broker.connection):
             return False  # this pass has waited for the broker once
         if sending.sent:
             try:
-                leader.state.write()
+                self.redlock_state.write()
             except StaleFencingToken:
-                leader.lease.revoke()
-        return leader.lease.can_send()
+                self.redlock_lease.revoke()
+        return self.redlock_lease.can_send()
 
     def _redlock_result(self, sending: TickPass, entry: Any, tick: Tick | None) -> Any:
         options = self.redlock_options(sending, entry, tick)
@@ -292,11 +245,10 @@ class LeaderScheduler(TickScheduler):
     @contextmanager
     def _redlock_sending(self) -> Iterator[None]:
         """Let the scheduler write what it remembers when the block has ended, not within it."""
-        progress = self.redlock_progress
-        if progress.is_sending:
+        if self.redlock_is_sending:
             yield
             return
-        progress.is_sending, progress.sync_is_due = True, False
+        self.redlock_is_sending, self.redlock_sync_is_due = True, False
         try:
             yield
         except Exception:
@@ -305,12 +257,12 @@ class LeaderScheduler(TickScheduler):
         else:
             self._redlock_end_send()
         finally:
-            progress.is_sending = False
+            self.redlock_is_sending = False
 
     def _redlock_end_send(self) -> None:
-        self.redlock_progress.is_sending = False
-        self.redlock_progress.reserved = None
-        if self.redlock_progress.sync_is_due:
+        self.redlock_is_sending = False
+        self.redlock_reserved = None
+        if self.redlock_sync_is_due:
             try:
                 self.sync()
             except Exception:
@@ -321,13 +273,12 @@ class LeaderScheduler(TickScheduler):
 
     def _redlock_record(self, entry: Any, tick: Tick | None) -> None:
         """Note that an entry was sent; without a tick it counts from its last run, which is now."""
-        leader = self.redlock_leader
         try:
             if tick is not None:
                 self._redlock_note_missed(entry, tick)
-            leader.retry_queue.discard(entry.name)
+            self.redlock_retry_queue.discard(entry.name)
             due = to_us(entry.schedule.now()) / SECOND if tick is None else tick.due
-            leader.state.record_sent(entry.name, due)
+            self.redlock_state.record_sent(entry.name, due)
         except Exception:
             logger.exception(
                 "beat-send-not-recorded",
@@ -336,26 +287,25 @@ class LeaderScheduler(TickScheduler):
             )
 
     def _redlock_note_missed(self, entry: Any, tick: Tick) -> None:
-        leader = self.redlock_leader
-        state = leader.state.entry_state(entry.name)
+        state = self.redlock_state.entry_state(entry.name)
         if state is None or not state.count:
             return
         before = round(max(state.due, state.returned_at) * SECOND)
         count = missed_count(entry.schedule, before, tick.due_us)
         if count:
-            leader.missed_runs.note(entry.name, count, from_us(before), tick.due_at)
+            self.redlock_missed_runs.note(entry.name, count, from_us(before), tick.due_at)
 
     def _redlock_keep(self, entry: Any, error: Exception) -> None:
-        broker = self.redlock_leader.broker
+        broker = self.redlock_broker
         failed = is_broker_failure(error, broker.connection)
-        self.redlock_leader.retry_queue.add(entry, at_once=failed)
+        self.redlock_retry_queue.add(entry, at_once=failed)
         if failed:
             broker.drop()
 
     def _redlock_uncount(self) -> ExitStack:
-        unsent = self.redlock_leader.retry_queue.entries
-        if self.redlock_progress.reserved is not None:
-            unsent.append(self.redlock_progress.reserved)  # a signal has cut its sending short
+        unsent = self.redlock_retry_queue.entries
+        if self.redlock_reserved is not None:
+            unsent.append(self.redlock_reserved)  # a signal has cut its sending short
         if not unsent:
             return ExitStack()
         try:
@@ -368,11 +318,10 @@ class LeaderScheduler(TickScheduler):
             return ExitStack()
 
     def _redlock_forget_removed(self) -> None:
-        progress = self.redlock_progress
         loaded = self.old_schedulers
-        if loaded is not progress.loaded and loaded is not None:
-            progress.loaded = loaded
-            for name in self.redlock_leader.retry_queue.keep_only(loaded):
+        if loaded is not self.redlock_loaded and loaded is not None:
+            self.redlock_loaded = loaded
+            for name in self.redlock_retry_queue.keep_only(loaded):
                 logger.warning(
                     "beat-unsent-tick-dropped",
                     "Entry %(entry)r has left the schedule; its tick that could not be sent is "

@@ -6,21 +6,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from celery_redlock._log import event_logger
 from celery_redlock.beat.broker import Broker
-from celery_redlock.beat.leader_lease import LeaderLease
+from celery_redlock.beat.inner_scheduler import cancel_exit_write, close_without_saving
+from celery_redlock.beat.leader_lease import LeaderLease, Timings
 from celery_redlock.beat.leader_record import own_leader_info
-from celery_redlock.beat.leader_scheduler import LeaderContext, lead_with
-from celery_redlock.beat.missed_runs import MissedRuns
-from celery_redlock.beat.retry_queue import RetryQueue
+from celery_redlock.beat.leader_scheduler import LeaderScheduler
 from celery_redlock.beat.schedule_state import ScheduleState
-from celery_redlock.beat.timing import Timings
+from celery_redlock.beat.unsent import MissedRuns, RetryQueue
 from celery_redlock.core import Client, Lease, Register, VersionedValue
-from celery_redlock.errors import QuorumUnavailable, StaleFencingToken
+from celery_redlock.errors import ConfigurationError, QuorumUnavailable, StaleFencingToken
 from celery_redlock.signals import beat_leader_started, beat_leader_stopped
+from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
+from celery_redlock.tasks.ticks.tick_stamping import adopt
 
 logger = event_logger(__name__)
 
@@ -29,22 +29,6 @@ STOPPED = "it was stopped"
 RECHECK = 1 / 4
 #: Part of a retry period after which a leader tries again to connect to the broker.
 RECONNECT = 1 / 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDown:
-    """
-    Why a leadership ends before its beat does.
-
-    Attributes:
-        reason: for the log and for the signal.
-        back_off: seconds for which this beat is no candidate, at least.
-        has_led: whether its scheduler could send at all.
-    """
-
-    reason: str
-    back_off: float
-    has_led: bool
 
 
 class Leadership:
@@ -62,6 +46,12 @@ class Leadership:
         timings: the times that bound a leadership.
         build: makes the wrapped scheduler.
         remembered: the `records` of this beat's last leadership.
+
+    Attributes:
+        inner: the wrapped scheduler; None before it is built.
+        ended: why it ends before its beat does, for the log and for the signal; None: it leads.
+        back_off: seconds for which its beat is then no candidate, at least.
+        has_led: whether its scheduler could send at all.
     """
 
     def __init__(
@@ -74,8 +64,11 @@ class Leadership:
         build: Callable[[], Any],
         remembered: Mapping[str, VersionedValue],
     ) -> None:
-        now = client.transport.now
-        self.step_down: StepDown | None = None
+        self._now = now = client.transport.now
+        self.inner: Any = None
+        self.ended: str | None = None
+        self.back_off = 0.0
+        self.has_led = False
         self._scheduler = scheduler
         self._leader = own_leader_info(lease.owner, lease.fencing_token)
         self._name = schedule
@@ -83,39 +76,31 @@ class Leadership:
         self._build = build
         self._remembered = remembered
         self._lease = LeaderLease(client, lease, timings)
-        self._context = LeaderContext(
-            lease=self._lease,
-            state=ScheduleState(
-                Register(client, schedule),
-                lease.fencing_token,
-                pause=timings.retry,
-                now=now,
-                wall=lambda: scheduler.app.now().timestamp(),
-            ),
-            broker=Broker(scheduler.app, timings.broker_timeout, now),
-            retry_queue=RetryQueue(timings.retry, now),
-            missed_runs=MissedRuns(now),
-            key_prefix=client.settings.key_prefix,
+        self._state = ScheduleState(
+            Register(client, schedule),
+            lease.fencing_token,
+            pause=timings.retry,
+            now=now,
+            wall=lambda: scheduler.app.now().timestamp(),
         )
-        self._has_led = self._has_warned = False
-        #: The wrapped scheduler; None before it is built.
-        self.inner: Any = None
-        self._has_announced = False
+        self._broker = Broker(scheduler.app, timings.broker_timeout, now)
+        self._key_prefix = client.settings.key_prefix
+        self._has_warned = self._has_announced = False
         self._close_steps = [
             self._write_state,
             self._close_schedule,
             self._release,
-            self._context.broker.close,
+            self._broker.close,
             self._announce_stop,
         ]
 
     @property
     def records(self) -> Mapping[str, VersionedValue]:
         """The records of this leadership, or of the one before if it has read none."""
-        return self._context.state.records() or self._remembered
+        return self._state.records() or self._remembered
 
     def tick(self) -> float:
-        """Make one pass; return the seconds until the next. It may set `step_down`."""
+        """Make one pass; return the seconds until the next. It may set `ended`."""
         try:
             return self._pass()
         except StaleFencingToken as exc:
@@ -143,29 +128,29 @@ class Leadership:
             self._close_steps.pop(0)
 
     def _pass(self) -> float:
-        timings, context = self._timings, self._context
+        timings = self._timings
         self._lease.keep_extending()
         if not self._lease.is_valid:
             return self._end(f"its lease was lost: {self._lease.lost}")
-        if context.state.is_in_future:
+        if self._state.is_in_future:
             return self._end("the clock was set back by more than a day")
-        context.state.warn_if_clock_set_back()
+        self._state.warn_if_clock_set_back()
         if self.inner is None and not self._start():
             return timings.retry
-        context.state.write()
+        self._state.write()
         if not self._lease.can_send():
             return timings.retry * RECHECK
-        if not context.broker.is_connected:
+        if not self._broker.is_connected:
             return self._connect()
-        self._has_led = True
+        self.has_led = True
         delay: float = self.inner.tick()
-        context.state.write()
+        self._state.write()
         return min(delay, timings.retry)
 
     def _start(self) -> bool:
         """Read what earlier leaders recorded, build the scheduler; return whether it worked."""
         try:
-            previous = self._context.state.claim(self._leader, self._remembered)
+            previous = self._state.claim(self._leader, self._remembered)
         except QuorumUnavailable as exc:
             if not self._has_warned:
                 self._has_warned = True
@@ -179,14 +164,30 @@ class Leadership:
             return False
         building_since = self._scheduler.app.now()
         inner = self._build()
-        lead_with(inner, self._context, building_since=building_since)
+        cancel_exit_write(inner)
+        try:
+            adopt(
+                inner,
+                LeaderScheduler,
+                EntryTicks(inner.app, lambda entry: True, token=self._lease.token),
+                redlock_lease=self._lease,
+                redlock_state=self._state,
+                redlock_broker=self._broker,
+                redlock_retry_queue=RetryQueue(self._timings.retry, self._now),
+                redlock_missed_runs=MissedRuns(self._now),
+                redlock_key_prefix=self._key_prefix,
+                redlock_building_since=building_since,
+            )
+        except ConfigurationError:
+            close_without_saving(inner)
+            raise
         self.inner = inner
         self._announce_start("no beat led before" if previous is None else f"it follows {previous}")
         return True
 
     def _connect(self) -> float:
         """Connect to the broker; that may take all the time that a pass has."""
-        broker = self._context.broker
+        broker = self._broker
         if broker.connect():
             return 0.0
         if broker.down_for > self._timings.ttl:
@@ -197,13 +198,13 @@ class Leadership:
         return self._timings.retry * RECONNECT
 
     def _end(self, reason: str, back_off: float = 0.0) -> float:
-        self.step_down = StepDown(reason=reason, back_off=back_off, has_led=self._has_led)
+        self.ended, self.back_off = reason, back_off
         return 0.0
 
     def _write_state(self) -> None:
         if self._lease.is_valid:
             try:
-                self._context.state.write(at_once=True)
+                self._state.write(at_once=True)
             except StaleFencingToken:
                 self._lease.revoke()
 
@@ -225,14 +226,14 @@ class Leadership:
             schedule=self._name,
             token=self._lease.token,
             reason=reason,
-            count=len(self._context.state),
+            count=len(self._state),
         )
         beat_leader_started.send(sender=self._scheduler, token=self._lease.token, reason=reason)
 
     def _announce_stop(self) -> None:
-        reason = STOPPED if self.step_down is None else self.step_down.reason
+        reason = self.ended or STOPPED
         logger.log(
-            logging.INFO if self.step_down is None else logging.WARNING,
+            logging.INFO if self.ended is None else logging.WARNING,
             "beat-no-longer-leads",
             "Beat no longer leads schedule %(schedule)r: %(reason)s",
             schedule=self._name,

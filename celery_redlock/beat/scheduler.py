@@ -18,9 +18,9 @@ from celery.utils.imports import qualname
 
 from celery_redlock.beat.candidate import Candidate
 from celery_redlock.beat.inner_scheduler import cancel_exit_write, wrapped_class
+from celery_redlock.beat.leader_lease import read_timings
 from celery_redlock.beat.leader_scheduler import LeaderScheduler
 from celery_redlock.beat.leadership import Leadership
-from celery_redlock.beat.timing import read_timings
 from celery_redlock.core import VersionedValue
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.config.client import client_for
@@ -204,13 +204,12 @@ class RedlockScheduler(Scheduler):  # type: ignore[misc]  # Celery is untyped
             )
             candidate.accept()
         delay = leadership.tick()
-        if leadership.step_down is None:
+        if leadership.ended is None:
             return min(delay, self.max_interval)
         leadership.close()
         self._remembered = leadership.records
         self._leadership = None
-        down = leadership.step_down
-        candidate.back_off(down.back_off, has_led=down.has_led)
+        candidate.back_off(leadership.back_off, has_led=leadership.has_led)
         return candidate.pause
 
     def _build(self) -> Any:

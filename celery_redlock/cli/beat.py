@@ -9,8 +9,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_redlock.beat.leader_record import LeaderInfo
-from celery_redlock.beat.status import ScheduleStatus, schedule_status
+from celery_redlock.beat.leader_record import LeaderInfo, ScheduleStatus, schedule_status
 from celery_redlock.cli.output import print_json, print_table, printable
 
 HEADINGS = ("ENTRY", "LAST DUE (UTC)", "LAST RUN (UTC)", "RUNS", "BY TOKEN")

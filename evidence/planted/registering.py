@@ -302,7 +302,7 @@ LATE = (
         "an entry that returned to run once more has run",
         tested("test_an_entry_that_returned_to_run_once_more_is_not_taken_for_one_that_has_run"),
         (
-            "beat/entries.py::catch_up",
+            "beat/inner_scheduler.py::catch_up",
             "has_returned = is_invented or recorded.returned_at > 0",
             "has_returned = is_invented",
         ),

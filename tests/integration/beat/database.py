@@ -244,7 +244,7 @@ def no_run_of_a_task_is_missed_while_it_is_disabled(db: Database) -> None:
     reported: list[logging.LogRecord] = []
     watching = logging.Handler()
     watching.emit = reported.append  # type: ignore[method-assign]
-    logging.getLogger("celery_redlock.beat.missed_runs").addHandler(watching)
+    logging.getLogger("celery_redlock.beat.unsent").addHandler(watching)
 
     def enable(enabled: bool) -> None:
         job = db.stored()

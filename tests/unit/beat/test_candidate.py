@@ -8,7 +8,7 @@ import pytest
 
 from celery_redlock import Redlock
 from celery_redlock.beat.candidate import Candidate
-from celery_redlock.beat.timing import Timings
+from celery_redlock.beat.leader_lease import Timings
 from celery_redlock.core import client_of
 from tests.unit.beat.world import World
 

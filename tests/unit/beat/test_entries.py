@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from celery.schedules import crontab, schedule
 
-from celery_redlock.beat.entries import MAX_MISSED_COUNT, catch_up, missed_count, task_id_for
+from celery_redlock.beat.inner_scheduler import (
+    catch_up,
+    task_id_for,
+)
+from celery_redlock.beat.unsent import MAX_MISSED_COUNT, missed_count
 from celery_redlock.schedules.interval import GridSchedule
 from celery_redlock.schedules.timeutils import to_us
 from celery_redlock.tasks.message.tick import Tick

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from celery_redlock.beat.entries import MAX_MISSED_COUNT
-from celery_redlock.beat.missed_runs import QUIET_FOR, MissedRuns
+from celery_redlock.beat.unsent import MAX_MISSED_COUNT, QUIET_FOR, MissedRuns
 from celery_redlock.transport.memory.transport import VirtualTime
 from tests.unit.beat.world import START, MakeWorld
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.beat.retry_queue import RetryQueue
+from celery_redlock.beat.unsent import RetryQueue
 from celery_redlock.transport.memory.transport import VirtualTime
 
 

@@ -11,8 +11,7 @@ from functools import partial
 
 import pytest
 
-from celery_redlock.beat.leader_record import HOST
-from celery_redlock.beat.status import schedule_status
+from celery_redlock.beat.leader_record import HOST, schedule_status
 from celery_redlock.cli import main
 from celery_redlock.tasks.config.client import client_for
 from tests.support.command_line import CommandLine, cli

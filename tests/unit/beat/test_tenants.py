@@ -148,7 +148,7 @@ def test_a_broker_that_is_down_is_waited_for_once_in_a_pass(world: World) -> Non
 def test_a_send_of_a_leader_that_lost_its_lease_returns_a_result(world: World) -> None:
     beat = started(world)
     inner = beat.scheduler._inner
-    inner.redlock_leader.lease.revoke()
+    inner.redlock_lease.revoke()
     for advance in (True, False):
         with world._watched(), world._as(beat):
             result = inner.apply_async(inner.schedule["job"], advance=advance)

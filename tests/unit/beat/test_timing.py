@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 
 from celery_redlock import ConfigurationError
-from celery_redlock.beat.timing import Timings, read_timings
+from celery_redlock.beat.leader_lease import Timings, read_timings
 from celery_redlock.tasks.config.settings import read_settings
 
 

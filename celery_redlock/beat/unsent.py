@@ -1,18 +1,22 @@
 """
-The log of missed runs: due times for which no send is recorded.
+The runs that a leader has not sent: entries that it tries again, and due times that were missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from celery_redlock._log import event_logger
-from celery_redlock.beat.entries import MAX_MISSED_COUNT
+from celery_redlock.schedules.due_times import due_times
+from celery_redlock.schedules.interval import IntervalDueTimes
 
 logger = event_logger(__name__)
 
+#: Missed ticks are counted up to this number.
+MAX_MISSED_COUNT = 1000
 #: Seconds. A new leader sends its entries one by one; their missed runs are reported together.
 GATHERED_FOR = 1.0
 #: Seconds between two reports: a beat that is always late must not fill the log.
@@ -20,6 +24,86 @@ QUIET_FOR = 60.0
 #: Up to this many entries get a line each; with more, one line names those that missed the most.
 MAX_LISTED = 5
 WHY = "no beat led, the beat was late, or the sends could not be recorded"
+
+
+class RetryQueue:
+    """
+    Entries that a leader could not send.
+
+    Celery counts an entry as run before it sends it, and forgets a failed send. The queue keeps the
+    entry, not the tick: if the next tick is due at the next try, the entry is sent for that tick.
+
+    Args:
+        pause: seconds before the next try of an entry, doubled with each failure: an entry that can
+            never be sent must not fill the log.
+        now: reads a monotonic clock.
+    """
+
+    def __init__(self, pause: float, now: Callable[[], float]) -> None:
+        self._pause = pause
+        self._now = now
+        #: Each entry with the time of its next try, and the pause after the next failure.
+        self._waiting: dict[str, tuple[Any, float, float]] = {}
+
+    def add(self, entry: Any, *, at_once: bool) -> None:
+        """
+        Keep an entry that was not sent.
+
+        Args:
+            entry: the entry as it was before the scheduler counted it as run.
+            at_once: the entry did not cause the failure; its first retry is in the next pass.
+        """
+        known = self._waiting.get(entry.name)
+        pause = self._pause if known is None else known[2]
+        next_at = self._now() + (0.0 if at_once and known is None else pause)
+        doubled = pause if at_once and known is None else 2 * pause
+        self._waiting[entry.name] = (entry, next_at, doubled)
+
+    def discard(self, name: str) -> None:
+        """Remove an entry: its tick was sent, or a later one."""
+        self._waiting.pop(name, None)
+
+    def keep_only(self, names: Iterable[str]) -> list[str]:
+        """Remove the entries that have left the schedule; return their names."""
+        removed = sorted(self._waiting.keys() - set(names))
+        for name in removed:
+            del self._waiting[name]
+        return removed
+
+    @property
+    def entries(self) -> list[Any]:
+        """The entries, as they were before the scheduler counted them as run."""
+        return [entry for entry, _, _ in self._waiting.values()]
+
+    def ready(self) -> Any:
+        """Return an entry whose time for a retry has come, or None."""
+        now = self._now()
+        return next((entry for entry, at, _ in self._waiting.values() if at <= now), None)
+
+    def delay(self) -> float:
+        """Return the seconds until the first retry; infinite if the queue is empty."""
+        first = min((at for _, at, _ in self._waiting.values()), default=float("inf"))
+        return max(0.0, first - self._now())
+
+
+def missed_count(schedule: Any, before: int, due: int) -> int:
+    """
+    Return the number of due times between two others, at most `MAX_MISSED_COUNT`.
+
+    Args:
+        schedule: the entry's schedule.
+        before: a due time, in microseconds since the epoch.
+        due: a later due time.
+    """
+    times = due_times(schedule)
+    if type(times) is IntervalDueTimes:
+        return min(max(0, (due - 1) // times.step - before // times.step), MAX_MISSED_COUNT)
+    count = 0
+    following = times.after(before)
+    while following is not None and following < due and count < MAX_MISSED_COUNT:
+        count += 1
+        following = times.after(following)
+    return count
 
 
 @dataclass(slots=True)
