@@ -146,7 +146,7 @@ def _child_starts(**_: Any) -> None:
 
 def _beat_starts(sender: Any, **_: Any) -> None:
     # Imports Celery's beat, which only a beat needs.
-    from celery_redlock.tasks.ticks.stock_beat import stamp_stock_beat
+    from celery_redlock.tasks.ticks.tick_stamping import stamp_stock_beat
 
     stamp_stock_beat(sender)
     plans = (getattr(task, "redlock_plan", None) for task in sender.app.tasks.values())

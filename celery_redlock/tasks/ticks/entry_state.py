@@ -23,21 +23,6 @@ MAX_PARTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BegunTick:
-    """
-    A tick of which some but not all messages were sent: a scheduler may send several for a tick.
-
-    Attributes:
-        due_us: when it was due, in microseconds since the epoch.
-        parts: the parts of the messages that were sent, "" for the message without a part; at most
-            `MAX_PARTS`.
-    """
-
-    due_us: int
-    parts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EntryState:
     """
     The last run of an entry.
@@ -48,7 +33,11 @@ class EntryState:
         count: how often the entry was sent.
         takeovers: for each leader that took the entry over, its fencing token and the last tick
             before it (microseconds since the epoch); oldest first, at most `MAX_TAKEOVERS`.
-        begun: a later tick that was sent in part; None if there is none.
+        begun_us: when a later tick was due of which some but not all messages were sent, in
+            microseconds since the epoch: a scheduler may send several for a tick. 0 if there is
+            none.
+        begun_parts: the parts of its messages that were sent, "" for the message without a part;
+            at most `MAX_PARTS`.
         returned_at: when the entry returned to the schedule after the last tick, in seconds since
             the epoch: no tick before that was missed. `END_OF_TIME` while it is not in the
             schedule, 0 if it never left.
@@ -61,7 +50,8 @@ class EntryState:
     ran_at: float
     count: int
     takeovers: tuple[tuple[int, int], ...] = ()
-    begun: BegunTick | None = None
+    begun_us: int = 0
+    begun_parts: tuple[str, ...] = ()
     returned_at: float = 0.0
     step: int = 0
     token: int | None = None
@@ -98,9 +88,7 @@ class EntryState:
 
     def has_sent(self, tick: Tick) -> bool:
         """Return whether this message of a tick was sent, before the tick was sent whole."""
-        if self.begun is None or self.begun.due_us != tick.due_us:
-            return False
-        return (tick.part or "") in self.begun.parts
+        return self.begun_us == tick.due_us and (tick.part or "") in self.begun_parts
 
     def with_part(self, tick: Tick, *, token: int) -> EntryState:
         """
@@ -110,10 +98,11 @@ class EntryState:
             tick: the tick, as its message carries it.
             token: the fencing token of the leader that sent it.
         """
-        sent = self.begun.parts if self.begun and self.begun.due_us == tick.due_us else ()
+        sent = self.begun_parts if self.begun_us == tick.due_us else ()
         return replace(
             self,
-            begun=BegunTick(due_us=tick.due_us, parts=(*sent, tick.part or "")[:MAX_PARTS]),
+            begun_us=tick.due_us,
+            begun_parts=(*sent, tick.part or "")[:MAX_PARTS],
             takeovers=self._takeovers(token),
             step=self.step + 1,
             token=token,
@@ -135,7 +124,7 @@ class EntryState:
         if token == self.token:
             return self.takeovers
         # This leader does not repeat the messages of a tick that an earlier leader began.
-        last = self.due_us if self.begun is None else max(self.due_us, self.begun.due_us)
+        last = max(self.due_us, self.begun_us)
         return (*self.takeovers, (token, last))[-MAX_TAKEOVERS:]
 
     @classmethod
@@ -144,12 +133,15 @@ class EntryState:
         try:
             found = json.loads(recorded.text)
             takeovers = tuple((int(token), int(base)) for token, base in found["takeovers"])
+            begun = found.get("begun")
+            begun_us, parts = (0, ()) if begun is None else begun
             return cls(
                 due=_moment(found["due"]),
                 ran_at=_moment(found["ran_at"]),
                 count=int(found["count"]),
                 takeovers=takeovers,
-                begun=_begun(found.get("begun")),
+                begun_us=int(begun_us),
+                begun_parts=tuple(map(str, parts)),
                 returned_at=_moment(found.get("returned_at", 0.0)),
                 step=int(found.get("step", 0)),
                 # The register's own token is that of the leader that wrote the record last.
@@ -166,8 +158,8 @@ class EntryState:
             "count": self.count,
             "takeovers": self.takeovers,
         }
-        if self.begun is not None:
-            content["begun"] = [self.begun.due_us, self.begun.parts]
+        if self.begun_parts:
+            content["begun"] = [self.begun_us, self.begun_parts]
         if self.step:
             content |= {"returned_at": self.returned_at, "step": self.step}
         return json.dumps(content, separators=(",", ":"))
@@ -189,13 +181,6 @@ def is_superseded(tick: Tick, recorded: VersionedValue | None) -> bool:
     bases = (base for token, base in state.takeovers if token > tick.token)
     base = next(bases, None)
     return base is not None and tick.due_us > base
-
-
-def _begun(value: Any) -> BegunTick | None:
-    if value is None:
-        return None
-    due_us, parts = value
-    return BegunTick(due_us=int(due_us), parts=tuple(map(str, parts)))
 
 
 def _moment(value: Any) -> float:

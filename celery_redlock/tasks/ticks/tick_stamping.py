@@ -1,5 +1,7 @@
 """
 Schedulers whose messages carry their tick: the entry's name and due time, which Celery omits.
+
+Of beats with any scheduler but ours several may run, and each tick's body still runs once.
 """
 
 from __future__ import annotations
@@ -7,27 +9,30 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from types import new_class
+from functools import cache, partial
+from types import MappingProxyType, new_class
 from typing import Any
 
-from celery.beat import Scheduler, event_t
+from celery.beat import BeatLazyFunc, Scheduler, event_t
 from celery.result import EagerResult
 from celery.schedules import schedstate
 from celery.utils.imports import qualname
 
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.border import due_after, heap_of
+from celery_redlock.tasks.border import AppLike, due_after, heap_of
+from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.ticks.entry_copies import NO_OPTIONS, entry_copy
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
-from celery_redlock.tasks.ticks.tick_context import connect_publishes, sending_tick
+from celery_redlock.tasks.ticks.tick_context import connect_publishes, no_tick, sending_tick
 from celery_redlock.tasks.ticks.tick_pass import TickPass
 
 logger = event_logger(__name__)
 
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+#: Most entries that one log line lists.
+MAX_NAMES = 20
 #: Sends a copy of an entry, and returns the result.
 Send = Callable[[Any], Any]
 
@@ -255,6 +260,82 @@ def adopt(scheduler: Any, mixin: type[TickScheduler], ticks: EntryTicks, **attri
     connect_publishes()
 
 
+def stamp_stock_beat(sender: Any) -> None:
+    """Have the scheduler of a beat that starts stamp its ticks. Never raises."""
+    scheduler = sender.scheduler
+    if getattr(scheduler, "stamps_ticks", False):
+        return
+    protected = cache(partial(is_protected, scheduler.app))
+    try:
+        ticks = EntryTicks(scheduler.app, lambda entry: protected(entry.task))
+        adopt(scheduler, TickScheduler, ticks)
+    except ConfigurationError as error:
+        logger.error(  # noqa: TRY400  # a setting or a class is wrong, not the code here
+            "beat-without-ticks",
+            "This beat sends its messages without ticks, so a tick that several beats send runs "
+            "several times: %(error)s",
+            error=error,
+        )
+        return
+    _announce(scheduler, ticks)
+
+
+def is_protected(app: AppLike, task_name: str) -> bool:
+    """
+    Return whether a worker of this app would run each tick of a task's entries once.
+
+    Raises:
+        ConfigurationError: a setting is unknown or has an impossible value.
+    """
+    task = app.tasks.get(task_name)
+    if task is None:
+        return True  # a task that is not loaded here may well lock where it runs
+    return read_settings(app).dedupe or getattr(task, "redlock_plan", None) is not None
+
+
+def entry_copy(entry: Any, options: Mapping[str, Any] = NO_OPTIONS) -> Any:
+    """
+    Return a copy of an entry to be sent, so that the entry itself does not change.
+
+    Args:
+        entry: the entry; it is returned itself if it cannot be copied.
+        options: these override the entry's own.
+    """
+    try:
+        own = {**(entry.options or {}), **options}
+        if isinstance(own.get("headers"), Mapping):
+            # Celery writes into them.
+            own["headers"] = dict(own["headers"])
+        message = object.__new__(type(entry))
+        vars(message).update(
+            vars(entry),
+            options=own,
+            args=[_without_tick(value) for value in entry.args or ()],
+            kwargs={name: _without_tick(value) for name, value in (entry.kwargs or {}).items()},
+        )
+    except Exception:
+        logger.exception(
+            "entry-not-stamped",
+            "Entry %(entry)r is sent with only its own options",
+            entry=entry.name,
+        )
+        return entry
+    return message
+
+
+class _WithoutTick(BeatLazyFunc):  # type: ignore[misc]  # Celery is untyped
+    """A lazy argument of a message; a message that it sends while it is evaluated has no tick."""
+
+    def delay(self) -> Any:
+        """Evaluate it."""
+        with no_tick():
+            return super().delay()
+
+
+def _without_tick(value: Any) -> Any:
+    return _WithoutTick(value) if isinstance(value, BeatLazyFunc) else value
+
+
 def _overridden(mixin: type) -> set[str]:
     """Return the names of the methods that a mixin puts in front of Celery's."""
     classes = mixin.__mro__[: mixin.__mro__.index(Scheduler)]
@@ -282,3 +363,31 @@ def _undo_adjust(scheduler: Any, delay: Any) -> Any:
     if not isinstance(delay, int | float) or not 0 < delay < float("inf"):
         return delay
     return delay + (delay - scheduler.adjust(delay))
+
+
+def _announce(scheduler: Any, ticks: EntryTicks) -> None:
+    try:
+        entries = list(scheduler.schedule.values())
+    except Exception:
+        logger.warning(
+            "schedule-unreadable",
+            "The schedule cannot be read yet",
+            exc_info=True,
+        )
+        return
+    if not entries:
+        return
+    logger.info(
+        "entries-with-ticks",
+        "Ticks of these entries are identified by name and due time: %(entries)s. Ticks of these "
+        "are not, because their tasks do not lock: %(unstamped_entries)s.",
+        entries=_listed([entry.name for entry in entries if ticks.stamps(entry)]),
+        unstamped_entries=_listed([entry.name for entry in entries if not ticks.stamps(entry)]),
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MAX_NAMES
+    return (
+        ", ".join(sorted(names)[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "") or "none"
+    )

@@ -10,8 +10,7 @@ from celery.beat import Scheduler
 
 from celery_redlock import ConfigurationError
 from celery_redlock.tasks.ticks.entry_ticks import EntryTicks
-from celery_redlock.tasks.ticks.stock_beat import stamp_stock_beat
-from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt, stamped
+from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, adopt, stamp_stock_beat, stamped
 from tests.unit.tasks.ticks.simulated import START, SimulatedBeat, beat, messages_of
 
 TICKS = ["2026-03-10 12:01:00", "2026-03-10 12:02:00"]

@@ -15,9 +15,8 @@ from celery.schedules import crontab, schedule
 
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL
-from celery_redlock.tasks.ticks.stock_beat import is_protected
 from celery_redlock.tasks.ticks.tick_context import pending_tick
-from celery_redlock.tasks.ticks.tick_stamping import TickScheduler
+from celery_redlock.tasks.ticks.tick_stamping import TickScheduler, is_protected
 from tests.support.tasks import Bench
 from tests.unit.schedules.test_due_times import Aligned, Broken, SinceLastRun
 from tests.unit.tasks.ticks.simulated import MINUTE, START, at, beat, messages_of, one_message
