@@ -29,6 +29,7 @@ class CrontabDueTimes:
     due in every hour of that day. A skipped time counts as if it had come.
     """
 
+    #: By how much Celery may report a due time too early, in microseconds.
     slack = 0
 
     def __init__(self, crontab: Any) -> None:

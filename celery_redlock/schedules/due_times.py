@@ -11,20 +11,14 @@ from celery.schedules import crontab, solar
 
 from celery_redlock.schedules.crontab import CrontabDueTimes
 from celery_redlock.schedules.interval import inherits, interval_due_times, is_interval
-from celery_redlock.schedules.probing import ProbedDueTimes
-from celery_redlock.schedules.solar import SolarDueTimes
+from celery_redlock.schedules.probing import ProbedDueTimes, SolarDueTimes
 from celery_redlock.schedules.timeutils import to_us
 
 
 class DueTimes(Protocol):
     """
     The moments at which a schedule is due, whatever its last run; in microseconds since the epoch.
-
-    Attributes:
-        slack: by how much Celery may report a due time too early, in microseconds.
     """
-
-    slack: int
 
     def latest(self, now: int) -> int | None:
         """Return the last due time that is not after `now`."""
@@ -35,8 +29,6 @@ class DueTimes(Protocol):
 
 class ClockedDueTimes:
     """The one due time of a clocked schedule (django-celery-beat)."""
-
-    slack = 0
 
     def __init__(self, moment: int) -> None:
         self.moment = moment

@@ -29,8 +29,6 @@ from celery_redlock.schedules.timeutils import (
 class IntervalDueTimes:
     """Every whole multiple of an interval since the epoch; all times in microseconds."""
 
-    slack = 0
-
     def __init__(self, step: int) -> None:
         self.step = step
 

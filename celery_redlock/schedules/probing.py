@@ -1,5 +1,7 @@
 """
-When a schedule of unknown kind is due, found by asking it about times other than the present.
+When a schedule is due whose times are found by asking it about times other than the present.
+
+These are solar schedules, and those of an unknown kind.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from celery_redlock.schedules.timeutils import SECOND, from_us, to_us
+from celery_redlock.schedules.timeutils import DAY, HOUR, MINUTE, SECOND, from_us, to_us
 
 MILLISECOND = SECOND // 1000
 #: Not round, so that a schedule that counts from its last run gives different due times for two
@@ -16,6 +18,11 @@ FIRST_WINDOW = 1_123_457
 GROWTH = 4
 WINDOWS = 16
 MAX_STEPS = 1000
+
+#: No solar event comes twice within this time.
+PAUSE = HOUR
+#: Beyond the polar circles some events fail to come for months.
+MAX_DAYS = 512
 
 
 class ProbedDueTimes:
@@ -26,8 +33,6 @@ class ProbedDueTimes:
     schedule counts from its last run, and no two beats could agree.
     """
 
-    slack = MILLISECOND
-
     def __init__(self, schedule: Any) -> None:
         self.schedule = schedule
 
@@ -35,7 +40,7 @@ class ProbedDueTimes:
         """Return the last due time that is not after `now`, if the schedule has one."""
         window, earlier = FIRST_WINDOW, None
         for _ in range(WINDOWS):
-            due = self._last_between(now - window, now + self.slack)
+            due = self._last_between(now - window, now + MILLISECOND)
             if due is not None and earlier is not None:
                 return due if due == earlier else None
             earlier = due
@@ -66,6 +71,52 @@ class ProbedDueTimes:
         then = then.replace(tzinfo=None) if real.tzinfo is None else then.astimezone(real.tzinfo)
         due = to_us(next_from(self.schedule, then))
         return (due + MILLISECOND // 2) // MILLISECOND * MILLISECOND
+
+
+class SolarDueTimes:
+    """
+    The times of a solar event, in microseconds, rounded to the minute.
+
+    The time computed for one event varies by a tenth of a second with the start of the search. So
+    it is computed a second time, from a full hour half a day before, and rounded.
+    """
+
+    #: Celery may compute an event a little earlier.
+    slack = MINUTE
+
+    def __init__(self, solar: Any) -> None:
+        self.solar = solar
+
+    def latest(self, now: int) -> int | None:
+        """Return the last event that is not after `now`; None without one in a year."""
+        end = now + self.slack
+        days = 1
+        while days <= MAX_DAYS:
+            due = self._last_between(end // DAY * DAY - days * DAY, end)
+            if due is not None:
+                return self._rounded(due)
+            days *= 2
+        return None
+
+    def after(self, moment: int) -> int | None:
+        """Return the first event after a moment that is an event itself."""
+        return self._rounded(self._next(moment + PAUSE))
+
+    def _last_between(self, start: int, end: int) -> int | None:
+        found = None
+        while (due := self._next(start)) <= end:
+            found = due
+            start = max(start, due) + PAUSE
+        return found
+
+    def _rounded(self, found: int) -> int:
+        again = self._next((found - DAY // 2) // HOUR * HOUR)
+        event = again if abs(again - found) < MINUTE else found
+        return (event + MINUTE // 2) // MINUTE * MINUTE
+
+    def _next(self, start: int) -> int:
+        # In UTC: Celery takes any other zone's wall clock for UTC here.
+        return to_us(next_from(self.solar, from_us(start)))
 
 
 def next_from(schedule: Any, start: datetime) -> datetime:
