@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from celery_redlock.tasks.config.option_values import Debounce
 from celery_redlock.tasks.message.owner_label import TaskOwner
-from celery_redlock.tasks.publish.burst import DebouncedCall
+from celery_redlock.tasks.publish.call import DebouncedCall
 from celery_redlock.tasks.rules import arrival, publish
 from celery_redlock.tasks.rules.arrival import Action
 from celery_redlock.tasks.rules.facts import DuplicatePolicy, Holder, Obstacle, Role

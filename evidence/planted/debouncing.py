@@ -17,7 +17,7 @@ DEBOUNCING = (
     _explored(
         "the maximum of a burst begins again with each call",
         "burst",
-        "tasks/publish/burst.py::DebouncedCall.replacing",
+        "tasks/publish/call.py::DebouncedCall.replacing",
         "begun = self.made if holder.burst_us is None else holder.burst_us / 1_000_000",
         "begun = self.made",
     ),
@@ -65,7 +65,7 @@ DEBOUNCING = (
         "a call does not wait for the worker that begins the last one of a burst",
         tested("test_a_call_waits_for_the_worker_that_is_about_to_begin_the_last_one_of_a_burst"),
         (
-            "tasks/publish/burst.py::DebouncedCall.burst_of",
+            "tasks/publish/call.py::DebouncedCall.burst_of",
             "0 <= over_for < BEGINS_WITHIN",
             "over_for < 0 and over_for > BEGINS_WITHIN",
         ),
@@ -180,7 +180,7 @@ DEBOUNCING = (
     fault(
         "a call with an ETA of its own is sent",
         tested("test_a_call_with_a_time_of_its_own_is_refused_and_replaces_nothing"),
-        ("tasks/publish/burst.py::debounced_call", "if given:", "if not given and False:"),
+        ("tasks/publish/call.py::debounced_call", "if given:", "if not given and False:"),
     ),
     fault(
         "a retry waits as a call does",

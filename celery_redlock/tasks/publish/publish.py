@@ -25,8 +25,7 @@ from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of, publish_keys
-from celery_redlock.tasks.publish.burst import debounced_call
-from celery_redlock.tasks.publish.call import Call
+from celery_redlock.tasks.publish.call import Call, debounced_call
 from celery_redlock.tasks.publish.unique_publish import UniquePublish
 from celery_redlock.tasks.run.handover import handover_for, inherited
 from celery_redlock.tasks.ticks.tick_context import pending_tick

@@ -38,8 +38,7 @@ from celery_redlock.tasks.message.node_keys import (
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_for, parse_owner
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.message.withdrawal import withdraw
-from celery_redlock.tasks.publish.burst import DebouncedCall
-from celery_redlock.tasks.publish.call import Call
+from celery_redlock.tasks.publish.call import Call, DebouncedCall
 from celery_redlock.tasks.publish.holder_ended import has_ended
 from celery_redlock.tasks.publish.node_reports import (
     check_nodes,
