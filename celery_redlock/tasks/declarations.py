@@ -85,11 +85,11 @@ def find_mistakes(
             locks |= make_plan(type(task), settings) is not None
         except (ConfigurationError, LockKeyError) as error:
             locks = True
-            mistakes.add(error)
+            mistakes.append(error)
             if not is_ours:
                 refused.append(name)
     if refused:
-        mistakes.add(ConfigurationError(f"redlock_tasks {without_lock(refused)}"))
+        mistakes.append(ConfigurationError(f"redlock_tasks {without_lock(refused)}"))
     silent: list[ProbeResult] = []
     if locks:
         with mistakes.collected():
@@ -121,5 +121,5 @@ def probe_nodes_of(settings: RedlockSettings, mistakes: Mistakes) -> list[ProbeR
         return problems
     unusable = {probe.name: str(probe.problem) for probe in problems if probe.lasting}
     if unusable:
-        mistakes.add(unusable_nodes_error(unusable))
+        mistakes.append(unusable_nodes_error(unusable))
     return [probe for probe in problems if not probe.lasting]

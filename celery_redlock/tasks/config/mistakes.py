@@ -4,7 +4,7 @@ Mistakes in settings and options: all of them in one error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from celery.exceptions import CeleryCommandException
@@ -42,28 +42,8 @@ class Misconfigured(ConfigurationError, CeleryCommandException):  # type: ignore
         self.args = self.mistakes
 
 
-class Mistakes:
-    """
-    Collects the mistakes of several checks, to report them together.
-
-    Args:
-        earlier: the errors of earlier checks.
-    """
-
-    def __init__(self, earlier: Iterable[RedlockError] = ()) -> None:
-        self._errors = list(earlier)
-
-    def __iter__(self) -> Iterator[RedlockError]:
-        """Iterate over the errors."""
-        return iter(self._errors)
-
-    def __bool__(self) -> bool:
-        """Return whether there is one."""
-        return bool(self._errors)
-
-    def add(self, error: RedlockError) -> None:
-        """Add an error that does not need to be raised."""
-        self._errors.append(error)
+class Mistakes(list[RedlockError]):
+    """The errors of several checks, to report them together."""
 
     @contextmanager
     def collected(self) -> Iterator[None]:
@@ -71,14 +51,14 @@ class Mistakes:
         try:
             yield
         except (ConfigurationError, LockKeyError) as error:
-            self._errors.append(error)
+            self.append(error)
 
     def all_in_one(self) -> Misconfigured:
         """Return one error that names every mistake."""
         return Misconfigured(
             *(
                 sentence
-                for error in self._errors
+                for error in self
                 for sentence in (
                     error.mistakes if isinstance(error, Misconfigured) else [str(error)]
                 )
@@ -93,5 +73,5 @@ class Mistakes:
             ConfigurationError: names every mistake.
             LockKeyError: the only mistake.
         """
-        if self._errors:
-            raise self._errors[0] if len(self._errors) == 1 else self.all_in_one()
+        if self:
+            raise self[0] if len(self) == 1 else self.all_in_one()

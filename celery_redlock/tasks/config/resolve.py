@@ -53,8 +53,7 @@ def resolve_options(task: TaskLike, settings: RedlockSettings) -> LockOptions | 
     """
     subject = f"task {task.name!r}"
     mistakes = Mistakes()
-    for problem in _unknown(task):
-        mistakes.add(ConfigurationError(f"{subject}: {problem}"))
+    mistakes.extend(ConfigurationError(f"{subject}: {problem}") for problem in _unknown(task))
     own = {}
     for name in OPTIONS:
         if _is_set(task, name):
@@ -72,7 +71,7 @@ def resolve_options(task: TaskLike, settings: RedlockSettings) -> LockOptions | 
     options = with_defaults(settings, explicit)
     acks_late = bool(getattr(task, "acks_late", False))
     for problem in contradictions(options, explicit, settings.max_ttl, acks_late):
-        mistakes.add(ConfigurationError(f"{subject}: {problem}."))
+        mistakes.append(ConfigurationError(f"{subject}: {problem}."))
     mistakes.raise_any()
     return options
 

@@ -237,7 +237,7 @@ def _given(conf: Any, mistakes: Mistakes) -> dict[str, Any]:
             # Celery cannot read this spelling; a Django module may have such names of its own.
             if name in known or not namespace:
                 wanted = _spelled(name, namespace)
-                mistakes.add(ConfigurationError(f"setting {key}: write it as {wanted}."))
+                mistakes.append(ConfigurationError(f"setting {key}: write it as {wanted}."))
     unset = known - {PREFIX + name for name in NONE_IS_A_VALUE}
     return {name: value for name, value in found.items() if value is not None or name not in unset}
 
@@ -270,8 +270,8 @@ def _checked(
     # Unreadable nodes must not be replaced by the default, which is the broker.
     nodes = values.pop("nodes", UNREADABLE if "redlock_nodes" in given else ())
     settings = RedlockSettings(given_nodes=nodes, defaults=defaults, app=app, **values)
-    for contradiction in _contradictions(settings):
-        mistakes.add(ConfigurationError(f"setting {contradiction}."))
+    found = _contradictions(settings)
+    mistakes.extend(ConfigurationError(f"setting {contradiction}.") for contradiction in found)
     if "skip_result" in defaults:
         with mistakes.collected():
             check_storable(defaults["skip_result"], "setting redlock_skip_result", app())
@@ -314,7 +314,7 @@ def _nodes(value: Any, mistakes: Mistakes) -> tuple[str, ...]:
             parse_node(url)
             readable.append(url)
         except ConfigurationError as exc:
-            mistakes.add(ConfigurationError(f"setting redlock_nodes[{index}]: {exc}"))
+            mistakes.append(ConfigurationError(f"setting redlock_nodes[{index}]: {exc}"))
     return tuple(readable) or UNREADABLE
 
 
