@@ -1,19 +1,25 @@
 """
 The header `redlock` of a message: its identity, its reservation and its waiting time.
+
+Any process with access to the queue can write headers, and clocks may be wrong. A moment that
+decides how long a key stays on the nodes is therefore limited by the task's own options.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from kombu.serialization import registry
 
+from celery_redlock._log import event_logger
 from celery_redlock.core import Reservation
 from celery_redlock.protocol.commands import MAX_RANK, Waiter
 from celery_redlock.protocol.keys import can_hold_lock
@@ -25,10 +31,14 @@ from celery_redlock.tasks.border import (
     app_itself,
     ignores_result,
 )
-from celery_redlock.tasks.message.header_values import read_count, read_moment, read_text
-from celery_redlock.tasks.message.owner_label import LONGEST_ID, parse_owner
-from celery_redlock.tasks.message.tick import Tick
+from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.message.expiry import NEXT_RUN_TTLS, is_continuation, lifetime
+from celery_redlock.tasks.message.header_values import given, read_count, read_moment, read_text
+from celery_redlock.tasks.message.owner_label import LONGEST_ID, label_id, parse_owner
+from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 from celery_redlock.tasks.rules.facts import Role
+
+logger = event_logger(__name__)
 
 HEADER = "redlock"
 
@@ -43,6 +53,8 @@ LONGEST_KEYS = 1_000_000
 LONGEST_OWNER = 4000
 #: Longest total of a header's `waits_for`, in characters. Without these no release wakes a message.
 LONGEST_WAITS_FOR = 20_000
+#: Largest believable difference between the clocks of two hosts, in seconds.
+MAX_CLOCK_SKEW = 86_400.0
 
 #: Seconds for which nodes keep a wait queue after its latest waiter: a delay, and time in a queue.
 REMEMBERED_FOR = 900.0
@@ -178,40 +190,30 @@ class Envelope:
 
     def write(self) -> dict[str, Any]:
         """Return the header's value."""
-        header: dict[str, Any] = {"nonce": self.nonce}
-        if self.handovers:
-            header["handovers"] = self.handovers
-        if self.sent is not None:
-            header["sent"] = self.sent
-        if self.reservation is not None:
-            lock = self.reservation
-            header["lock"] = {
-                "keys": list(lock.node_keys),
-                "owner": lock.owner,
-                "expires_at": lock.expires_at,
+        lock, history, original = self.reservation, self.wait_history, self.duplicate_of
+        return given(
+            {
+                "nonce": self.nonce,
+                "handovers": self.handovers or None,
+                "sent": self.sent,
+                "lock": lock
+                and {
+                    "keys": list(lock.node_keys),
+                    "owner": lock.owner,
+                    "expires_at": lock.expires_at,
+                },
+                "window_until": self.window_until,
+                "begun": self.begun or None,
+                "tick": self.tick and self.tick.write(),
+                "duplicate_of": original and {"id": original.task_id, "marker": original.marker},
+                "after": self.after,
+                "first_seen": history and history.first_seen,
+                "requeues": history and history.requeues,
+                "retries": history and history.retries,
+                "waits_for": list(self.waits_for) or None,
+                "returns": self.returns or None,
             }
-        if self.window_until is not None:
-            header["window_until"] = self.window_until
-        if self.begun:
-            header["begun"] = True
-        if self.tick is not None:
-            header["tick"] = self.tick.write()
-        if self.duplicate_of is not None:
-            header["duplicate_of"] = {
-                "id": self.duplicate_of.task_id,
-                "marker": self.duplicate_of.marker,
-            }
-        if self.after is not None:
-            header["after"] = self.after
-        if self.wait_history is not None:
-            header["first_seen"] = self.wait_history.first_seen
-            header["requeues"] = self.wait_history.requeues
-            header["retries"] = self.wait_history.retries
-        if self.waits_for:
-            header["waits_for"] = list(self.waits_for)
-        if self.returns:
-            header["returns"] = self.returns
-        return header
+        )
 
     def waiter(self, app: AppLike, request: Any) -> Waiter:
         """
@@ -274,6 +276,50 @@ def send_again(
     again.apply_async(**how)
 
 
+def within_bounds(
+    envelope: Envelope, task: TaskLike, request: RequestLike, options: LockOptions
+) -> Envelope:
+    """
+    Return the envelope without values that are out of bounds, and log a warning about these.
+
+    Args:
+        envelope: read from the request's header.
+        task: the task.
+        request: its request, which is due.
+        options: the task's lock options.
+    """
+    dropped, now = [], time.time()
+    for field, moment, latest, changes in _limits(envelope, request, options, now):
+        if moment is not None and moment > latest:
+            dropped.append(f"{field}, {moment - now:.0f} s from now (at most {latest - now:.0f} s)")
+            envelope = replace(envelope, **changes)
+    if dropped:
+        logger.warning(
+            "header-values-ignored",
+            "Task %(task)s[%(task_id)s] has header values that are out of bounds and are ignored: "
+            "%(reason)s. Its publisher runs other code or has a wrong clock, or another program "
+            "writes into its queue.",
+            task=task.name,
+            task_id=label_id(str(request.id)),
+            reason="; ".join(dropped),
+        )
+    wait_history = envelope.wait_history
+    if wait_history is None or wait_history.first_seen <= now:
+        return envelope
+    return replace(envelope, wait_history=replace(wait_history, first_seen=now))
+
+
+def with_bounded_lifetime(
+    envelope: Envelope, request: RequestLike, options: LockOptions
+) -> Envelope:
+    """Return the envelope with a reservation that lasts no longer than the options allow."""
+    lock = envelope.reservation
+    latest = time.time() + _longest_lifetime(request, options)
+    if lock is None or lock.expires_at <= latest:
+        return envelope
+    return replace(envelope, reservation=replace(lock, expires_at=latest))
+
+
 def _reservation(lock: Any) -> Reservation | None:
     if not isinstance(lock, Mapping) or not isinstance(lock.get("keys"), list | tuple):
         return None
@@ -323,3 +369,30 @@ def _wait_history(header: Mapping[str, Any]) -> WaitHistory | None:
     if first_seen is None or requeues is None or retries is None:
         return None
     return WaitHistory(first_seen=first_seen, requeues=requeues, retries=retries)
+
+
+def _longest_lifetime(request: RequestLike, options: LockOptions) -> float:
+    """Return for how many seconds a due message may keep its reservation."""
+    life = lifetime(options, continuation=is_continuation(request))
+    return max(life, NEXT_RUN_TTLS * options.ttl) if options.stops else life
+
+
+def _limits(
+    envelope: Envelope, request: RequestLike, options: LockOptions, now: float
+) -> Iterator[tuple[str, float | None, float, dict[str, Any]]]:
+    """Yield each moment with its upper limit and the changes to make beyond it."""
+    latest, lock, tick = now + MAX_CLOCK_SKEW, envelope.reservation, envelope.tick
+    if lock is not None:
+        life = _longest_lifetime(request, options)
+        shorter = replace(lock, expires_at=now + life)
+        yield "lock.expires_at", lock.expires_at, latest + life, {"reservation": shorter}
+    if envelope.window_until is not None:
+        window = math.inf if options.window is None else options.window
+        yield "window_until", envelope.window_until, latest + window, {"window_until": None}
+    yield "sent", envelope.sent, latest, {"sent": None}
+    if envelope.wait_history is not None:
+        yield "first_seen", envelope.wait_history.first_seen, latest, {"wait_history": None}
+    if tick is not None:
+        endless = replace(tick, until=None)
+        yield "tick.until", tick.until, tick.due + LONGEST_INTERVAL, {"tick": endless}
+        yield "tick.due", tick.due, latest, {"tick": None}

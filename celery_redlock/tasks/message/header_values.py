@@ -7,11 +7,17 @@ accepts, and texts of any length. These functions return None for a value that m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 #: The end of the year 9999, in seconds since the epoch; no datetime is later.
 END_OF_TIME = 253_402_300_799.0
 MAX_COUNT = 1_000_000
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values to write, which are those that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def read_text(value: Any, longest: int) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from celery_redlock.tasks.message.header_values import read_moment, read_text
+from celery_redlock.tasks.message.header_values import given, read_moment, read_text
 
 LARGEST_TOKEN = 2**53 - 1
 #: Longest name of an entry or a schedule, in characters. The nodes store records under these names.
@@ -79,13 +79,13 @@ class Tick:
 
     def write(self) -> dict[str, Any]:
         """Return the tick in the form of the message header."""
-        written: dict[str, Any] = {"entry": self.entry, "due": self.due}
-        if self.schedule:
-            written["schedule"] = self.schedule
-        if self.token is not None:
-            written["token"] = self.token
-        if self.until is not None:
-            written["until"] = self.until
-        if self.part is not None:
-            written["part"] = self.part
-        return written
+        return given(
+            {
+                "entry": self.entry,
+                "due": self.due,
+                "schedule": self.schedule or None,
+                "token": self.token,
+                "until": self.until,
+                "part": self.part,
+            }
+        )

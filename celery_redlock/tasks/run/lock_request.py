@@ -22,12 +22,18 @@ from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions, LockPlan
-from celery_redlock.tasks.message.envelope import REMEMBERED_FOR, Envelope, rank_of, waiter_name
+from celery_redlock.tasks.message.envelope import (
+    REMEMBERED_FOR,
+    Envelope,
+    rank_of,
+    waiter_name,
+    with_bounded_lifetime,
+    within_bounds,
+)
 from celery_redlock.tasks.message.expiry import (
     expires_at,
     is_continuation,
 )
-from celery_redlock.tasks.message.header_limits import with_bounded_lifetime, within_bounds
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_for,

@@ -11,8 +11,7 @@ import pytest
 from celery.exceptions import Reject
 
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.message.envelope import HEADER, MAX_KEYS, Envelope
-from celery_redlock.tasks.message.header_limits import MAX_CLOCK_SKEW
+from celery_redlock.tasks.message.envelope import HEADER, MAX_CLOCK_SKEW, MAX_KEYS, Envelope
 from celery_redlock.tasks.message.header_values import END_OF_TIME
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, MAX_NAME_LENGTH
