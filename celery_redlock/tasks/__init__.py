@@ -4,8 +4,12 @@ The Celery layer: tasks that run under a lock.
 
 from __future__ import annotations
 
-from celery_redlock.tasks.config.option_values import SkippedResult, is_skipped
-from celery_redlock.tasks.config.task_options import TaskLockOptions, lock_options
+from celery_redlock.tasks.config.option_values import (
+    SkippedResult,
+    TaskLockOptions,
+    is_skipped,
+    lock_options,
+)
 from celery_redlock.tasks.hooks import connect
 from celery_redlock.tasks.inspection import LockHolder, LockUsage
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, is_duplicate

@@ -25,15 +25,13 @@ from celery_redlock.tasks.config.option_values import (
     CHOICES,
     DESCRIBED,
     MODES,
-    Debounce,
-    Mode,
-    Policy,
-)
-from celery_redlock.tasks.config.task_options import (
     ConflictPolicyName,
+    Debounce,
     DuplicatePolicyName,
     LossPolicyName,
+    Mode,
     ModeName,
+    Policy,
     UnavailablePolicyName,
 )
 from celery_redlock.tasks.keys.key_maker import KeyMaker

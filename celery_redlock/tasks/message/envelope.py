@@ -331,10 +331,8 @@ def _reservation(lock: Any) -> Reservation | None:
         return None
     if sum(map(len, keys)) > LONGEST_KEYS:
         return None
-    value, expires_at = (
-        read_text(lock.get("owner"), LONGEST_OWNER),
-        read_moment(lock.get("expires_at")),
-    )
+    value = read_text(lock.get("owner"), LONGEST_OWNER)
+    expires_at = read_moment(lock.get("expires_at"))
     owner = parse_owner(value)
     # A process that has read the owner value of a running task must not take its lock over.
     if value is None or owner is None or owner.role is not Role.QUEUED or expires_at is None:
@@ -354,10 +352,8 @@ def bounded_waits_for(keys: Any) -> tuple[str, ...]:
 def _original(value: Any) -> Original | None:
     if not isinstance(value, Mapping):
         return None
-    task_id, marker = (
-        read_text(value.get("id"), LONGEST_ID),
-        read_text(value.get("marker"), LONGEST_ID),
-    )
+    task_id = read_text(value.get("id"), LONGEST_ID)
+    marker = read_text(value.get("marker"), LONGEST_ID)
     if task_id is None or marker is None or not DIGEST.fullmatch(marker):
         return None
     return Original(task_id=task_id, marker=marker)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Self
 
+from celery_redlock.protocol.timing import MAX_TOKEN
+from celery_redlock.schedules.timeutils import SECOND, from_us
 from celery_redlock.tasks.message.header_values import given, read_moment, read_text
 
-LARGEST_TOKEN = 2**53 - 1
 #: Longest name of an entry or a schedule, in characters. The nodes store records under these names.
 MAX_NAME_LENGTH = 1000
 #: Longest time from one tick of an entry to the next in a message, in seconds.
@@ -50,14 +51,12 @@ class Tick:
     @property
     def due_us(self) -> int:
         """When it was due, in microseconds since the epoch."""
-        return round(self.due * 1_000_000)
+        return round(self.due * SECOND)
 
     @property
     def due_at(self) -> datetime:
         """When it was due, in UTC."""
-        # Not made from the float, which fromtimestamp() may round to another microsecond.
-        seconds, microseconds = divmod(self.due_us, 1_000_000)
-        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
+        return from_us(self.due_us)
 
     @classmethod
     def read(cls, value: Any) -> Self | None:
@@ -72,7 +71,7 @@ class Tick:
             entry=entry,
             due=due,
             schedule=read_text(value.get("schedule"), MAX_NAME_LENGTH) or "",
-            token=token if type(token) is int and 1 <= token <= LARGEST_TOKEN else None,
+            token=token if type(token) is int and 1 <= token <= MAX_TOKEN else None,
             until=read_moment(value.get("until")),
             part=read_text(value.get("part"), PART_DIGITS),
         )

@@ -14,13 +14,13 @@ from celery_redlock import DuplicateTask, LockContended, is_skipped
 from celery_redlock.admin import courses
 from celery_redlock.admin.courses import Call, Stage, State
 from celery_redlock.admin.wording import ACTIONS, KEYS, LOSSES, duration, sentences_of, short_of
-from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.tasks.config.task_options import (
+from celery_redlock.tasks.config.option_values import (
     ConflictPolicyName,
     DuplicatePolicyName,
     LossPolicyName,
     UnavailablePolicyName,
 )
+from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.publish import unique_publish
 from celery_redlock.tasks.rules import arrival, publish

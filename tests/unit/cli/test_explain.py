@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_redlock import Limit, Rate, RedlockTask
 from celery_redlock.cli import explain as command
-from celery_redlock.tasks.config.task_options import ConflictPolicyName
+from celery_redlock.tasks.config.option_values import ConflictPolicyName
 from tests.support.command_line import CommandLine
 
 MODULE = """

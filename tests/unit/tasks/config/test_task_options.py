@@ -10,9 +10,8 @@ from celery import Celery
 
 from celery_redlock import RedlockTask, TaskLockOptions, lock_options
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.config.option_values import MODES
+from celery_redlock.tasks.config.option_values import MODES, ModeName
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
-from celery_redlock.tasks.config.task_options import ModeName
 
 HINTS = get_type_hints(TaskLockOptions)
 
