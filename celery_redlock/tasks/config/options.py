@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from tenacity import AsyncRetrying, BaseRetrying
 from tenacity.wait import wait_base
@@ -50,7 +50,9 @@ class LockOptions:
     """
     The checked options of one task; durations in seconds.
 
-    The reference of task options prints this text.
+    The reference of task options prints this text. Each option is annotated with its check, which
+    returns the normal form of a value; the text of its `ConfigurationError` continues
+    "lock_ttl=5 ...".
 
     Attributes:
         key: Key of the lock: a template over the task's arguments such as
@@ -137,27 +139,33 @@ class LockOptions:
             including the wait for its lock. The entry's `countdown` counts as lateness.
     """
 
-    key: Any = None
-    limit: Any = None
-    rate: Any = None
-    mode: str = "while_executing"
-    debounce: Debounce | None = None
-    ttl: float = 30.0
-    queue_ttl: float = 7200.0
-    window: float | None = None
-    dedupe_window: float = 4200.0
-    wait: float | None = None
-    retry: wait_base | BaseRetrying | None = None
-    on_conflict: Policy = "requeue"
-    on_duplicate: Policy = "existing"
-    skip_result: Any = DESCRIBED
-    give_up_after: float = 3600.0
-    fair: bool = False
-    on_unavailable: str = "requeue"
-    on_lost: str | Callable[..., Any] = "interrupt"
-    max_hold: float = 86400.0
-    at_least_for: float = 0.0
-    starting_deadline: float | None = None
+    key: Annotated[Any, _key] = None
+    limit: Annotated[Any, _limit] = None
+    rate: Annotated[Any, _rate] = None
+    mode: Annotated[str, one_of(ModeName)] = "while_executing"
+    debounce: Annotated[Debounce | None, _debounce] = None
+    ttl: Annotated[float, seconds(SHORTEST_TTL)] = 30.0
+    queue_ttl: Annotated[float, seconds(1)] = 7200.0
+    window: Annotated[float | None, seconds(SHORTEST_TTL)] = None
+    dedupe_window: Annotated[float, seconds(1)] = 4200.0
+    wait: Annotated[float | None, seconds(0)] = None
+    retry: Annotated[wait_base | BaseRetrying | None, _retry] = None
+    on_conflict: Annotated[
+        Policy, one_of(ConflictPolicyName, function=("task", "error"), others=CHOICES)
+    ] = "requeue"
+    on_duplicate: Annotated[
+        Policy, one_of(DuplicatePolicyName, function=("task", "error"), others=CHOICES)
+    ] = "existing"
+    skip_result: Annotated[Any, lambda value: value] = DESCRIBED
+    give_up_after: Annotated[float, seconds(0)] = 3600.0
+    fair: Annotated[bool, _flag] = False
+    on_unavailable: Annotated[str, one_of(UnavailablePolicyName)] = "requeue"
+    on_lost: Annotated[
+        str | Callable[..., Any], one_of(LossPolicyName, function=("task", "lease"))
+    ] = "interrupt"
+    max_hold: Annotated[float, seconds(SHORTEST_TTL)] = 86400.0
+    at_least_for: Annotated[float, seconds(0)] = 0.0
+    starting_deadline: Annotated[float | None, seconds(1)] = None
 
     @property
     def key_forms(self) -> Sequence[Any]:
@@ -385,28 +393,13 @@ def one_of(
     return check
 
 
-#: The check of each option, which returns the value's normal form. The text of its
-#: `ConfigurationError` continues "lock_ttl=5 ...".
-OPTIONS: dict[str, Callable[[Any], Any]] = {
-    "key": _key,
-    "limit": _limit,
-    "rate": _rate,
-    "mode": one_of(ModeName),
-    "debounce": _debounce,
-    "ttl": seconds(SHORTEST_TTL),
-    "queue_ttl": seconds(1),
-    "window": seconds(SHORTEST_TTL),
-    "dedupe_window": seconds(1),
-    "wait": seconds(0),
-    "retry": _retry,
-    "on_conflict": one_of(ConflictPolicyName, function=("task", "error"), others=CHOICES),
-    "on_duplicate": one_of(DuplicatePolicyName, function=("task", "error"), others=CHOICES),
-    "skip_result": lambda value: value,
-    "give_up_after": seconds(0),
-    "fair": _flag,
-    "on_unavailable": one_of(UnavailablePolicyName),
-    "on_lost": one_of(LossPolicyName, function=("task", "lease")),
-    "max_hold": seconds(SHORTEST_TTL),
-    "at_least_for": seconds(0),
-    "starting_deadline": seconds(1),
-}
+def checks_of(cls: type) -> dict[str, Callable[[Any], Any]]:
+    """Return the checks with which a class annotates its fields, by the names of the fields."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated
+    }
+
+
+#: The check of each option.
+OPTIONS = checks_of(LockOptions)

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from celery.app import utils as celery_utils
 
@@ -25,6 +25,7 @@ from celery_redlock.tasks.config.options import (
     OPTIONS,
     PER_TASK,
     checked,
+    checks_of,
     one_of,
     seconds,
     unknown_name,
@@ -121,21 +122,23 @@ class RedlockSettings:
     """
 
     given_nodes: tuple[str, ...] = field(default=(), repr=False)
-    max_ttl: float = 60.0
-    takeover: float | None = None
-    key_prefix: str = "redlock:"
+    max_ttl: Annotated[float, seconds(SHORTEST_TTL)] = 60.0
+    takeover: Annotated[float | None, seconds(0.0)] = None
+    key_prefix: Annotated[str, _key_prefix] = "redlock:"
     drift_factor: float = 0.01
-    node_timeout: float = 0.2
-    on_unusable_node: str = "raise"
-    guard: bool | None = None
-    dedupe: bool = False
+    node_timeout: Annotated[float, seconds(0.001)] = 0.2
+    on_unusable_node: Annotated[str, one_of(OnUnusableNode)] = "raise"
+    guard: Annotated[bool | None, _switch] = None
+    dedupe: Annotated[bool, _switch] = False
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    lost_signal: int = LOST_SIGNAL
-    beat_ttl: float | None = None
-    beat_renew_deadline: float | None = None
-    beat_retry: float | None = None
-    beat_scheduler: str | type = "celery_redlock.beat.inner_scheduler:DefaultScheduler"
-    beat_key: str | None = None
+    lost_signal: Annotated[int, _lost_signal] = LOST_SIGNAL
+    beat_ttl: Annotated[float | None, seconds(SHORTEST_TTL)] = None
+    beat_renew_deadline: Annotated[float | None, seconds(0.01)] = None
+    beat_retry: Annotated[float | None, seconds(0.01)] = None
+    beat_scheduler: Annotated[str | type, _scheduler] = (
+        "celery_redlock.beat.inner_scheduler:DefaultScheduler"
+    )
+    beat_key: Annotated[str | None, _lock_key] = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     app: Callable[[], Any] = field(default=lambda: None, repr=False)
 
@@ -402,21 +405,7 @@ def _scheduler(value: Any) -> str | type:
 
 #: The check of each setting, which returns the value's normal form. The text of a
 #: `ConfigurationError` continues "setting redlock_guard=5 ...".
-CHECKS: dict[str, Callable[[Any], Any]] = {
-    "max_ttl": seconds(SHORTEST_TTL),
-    "takeover": seconds(0.0),
-    "key_prefix": _key_prefix,
-    "node_timeout": seconds(0.001),
-    "on_unusable_node": one_of(OnUnusableNode),
-    "guard": _switch,
-    "dedupe": _switch,
-    "lost_signal": _lost_signal,
-    "beat_ttl": seconds(SHORTEST_TTL),
-    "beat_renew_deadline": seconds(0.01),
-    "beat_retry": seconds(0.01),
-    "beat_scheduler": _scheduler,
-    "beat_key": _lock_key,
-}
+CHECKS = checks_of(RedlockSettings)
 #: Checks whose messages are complete: the value is secret or nested, or the client checks it too.
 #: They collect the mistakes that leave the rest of the value usable.
 SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any, Mistakes], Any]] = {
