@@ -32,7 +32,7 @@ from celery_redlock.tasks.refusals import (
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.autoretry import end_before_autoretry
-from celery_redlock.tasks.run.kept_keys import keep_for_steps
+from celery_redlock.tasks.run.handover import keep_for_steps
 from celery_redlock.tasks.run.postrun import connect_postrun
 from celery_redlock.tasks.run.run import lease_of, run_locked
 from celery_redlock.tasks.run.running_lock import running_lock_of
@@ -304,9 +304,9 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         try:
             return super().on_replace(sig)
         except Ignore:
-            if kept is not None:
-                kept.sent()
             if running_lock is not None:
+                if kept is not None:
+                    running_lock.hand_over(kept)
                 running_lock.move(Move.CONTINUE)
             raise
 

@@ -28,7 +28,7 @@ from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of, pu
 from celery_redlock.tasks.publish.burst import debounced_call
 from celery_redlock.tasks.publish.call import Call
 from celery_redlock.tasks.publish.unique_publish import UniquePublish
-from celery_redlock.tasks.run.handover import handover_for, inherited
+from celery_redlock.tasks.run.handover import continued_by, handed_over, inherited
 from celery_redlock.tasks.ticks.tick_context import pending_tick
 
 
@@ -123,16 +123,14 @@ def _publish_with_lock(call: Call, envelope: Envelope, now: float, *, has_id: bo
         nesting=call.options.get("replaced_task_nesting") or 0,
     )
     marker = marker_of(dedupe_key)
-    handover = None
-    if has_id:
+    running_lock = continued_by(call.task_id)
+    if running_lock is not None:
         end = reservation_end(task, lock, call.options, now, continuation=True)
-        handover = handover_for(
-            task.name, call.task_id, keys, end, nonce=envelope.nonce, marker=marker
-        )
-    if handover is not None:
-        sent = call.send(replace(handover.envelope, tick=envelope.tick))
-        handover.sent()
-        return sent
+        header = handed_over(running_lock, task.name, keys, end, envelope=envelope, marker=marker)
+        if header is not None:
+            sent = call.send(header)
+            running_lock.hand_over(header.reservation)
+            return sent
     return UniquePublish(
         call=call,
         client=client,

@@ -18,7 +18,7 @@ from celery_redlock.tasks.rules.ending import CeleryState, State, Unused, keeps_
 from celery_redlock.tasks.rules.facts import Raised
 from celery_redlock.tasks.run.arrival_facts import raised_by
 from celery_redlock.tasks.run.ended_tasks import connect_ended_tasks
-from celery_redlock.tasks.run.kept_keys import cancel_kept
+from celery_redlock.tasks.run.handover import cancel_kept
 from celery_redlock.tasks.run.running_lock import running_lock_of
 from celery_redlock.tasks.run.shown_end import connect_log
 

@@ -151,6 +151,16 @@ class RunningLock:
         """
         self.state = moved(self.state, move)
 
+    def hand_over(self, reservation: Reservation | None) -> None:
+        """
+        Note that the message that continues it is out: it gets the lock once the result is stored.
+
+        If it arrives before that, it finds the lock held by its own task, and waits. If the key has
+        a limit, it may find another slot free and begin there.
+        """
+        self.handover_reservation = reservation
+        self.move(Move.HAND_OVER)
+
     def end_without_body(self, role: Role) -> None:
         """Note that the marker alone was acquired, and its role when the request ends."""
         self.move(Move.MARK)
