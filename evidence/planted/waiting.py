@@ -192,7 +192,7 @@ WAITING = (
         ENDED,
         (
             "tasks/run/running_lock.py::RunningLock._clear_unrun",
-            "lock_request.forget_waiter()",
+            "lock_request.client.forget_waiter(keys, lock_request.waiter(is_registered=False))",
             "pass",
         ),
     ),
@@ -208,12 +208,20 @@ WAITING = (
     fault(
         "a message that ends still waits to ask a holder to stop",
         ENDED,
-        ("tasks/run/lock_request.py::LockRequest.forget_waiter", "*self.records, ", ""),
+        (
+            "tasks/run/running_lock.py::RunningLock._clear_unrun",
+            "*lock_request.records)",
+            ")",
+        ),
     ),
     fault(
         "a message that ends still waits for the end of a pause",
         ENDED,
-        ("tasks/run/lock_request.py::LockRequest.forget_waiter", ", *pauses)", ")"),
+        (
+            "protocol/commands.py::forget_waiter",
+            "(*stored, *filter(None, map(pause_of, stored)))",
+            "stored",
+        ),
     ),
     fault(
         "a message that expires while it waits is woken in the place of others",

@@ -18,7 +18,7 @@ from celery_redlock.core.wait_limit import limited
 from celery_redlock.core.waiting import After
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol.commands import Waiter
-from celery_redlock.protocol.keys import Key, given_back, has_limit, pause_of
+from celery_redlock.protocol.keys import Key, given_back, has_limit
 from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.config.client import client_for, lock_keys
@@ -304,12 +304,6 @@ class LockRequest:
         # where the newest call wins, to none.
         gives_way = self._requeues and not self.options.stops
         return replace(waiter, name="") if gives_way else None
-
-    def forget_waiter(self) -> None:
-        """Have nodes forget it as a waiter, for it ends without its keys."""
-        pauses = filter(None, (pause_of(key.stored) for key in self.keys))
-        waiter = self.waiter(is_registered=False)
-        self.client.forget_waiter((*self.keys, *self.records, *pauses), waiter)
 
     def _remembered_for(self, since: float) -> float:
         if not any(key.is_rate for key in self.keys):

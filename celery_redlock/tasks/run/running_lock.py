@@ -352,7 +352,8 @@ class RunningLock:
         if envelope.reservation is not None:
             lock_request.client.cancel(envelope.reservation)
         if self.is_registered or lock_request.is_registered or envelope.wait_history is not None:
-            lock_request.forget_waiter()
+            keys = (*lock_request.keys, *lock_request.records)
+            lock_request.client.forget_waiter(keys, lock_request.waiter(is_registered=False))
 
     def _unwinding(self) -> BaseException | None:
         """Return the exception that passes through here, if any."""
