@@ -642,10 +642,9 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
         "lock_on_duplicate='existing' would end it as a skip instead of a failure.",
         existing,
     )
-    ignored = bool(ignores_result(task, request)) or (
-        case.holder is not None and case.holder.ignored
-    )
-    duplicate.result = result_of(task, existing, ignored=ignored)
+    if case.holder is not None:
+        ignored = bool(ignores_result(task, request))
+        duplicate.result = result_of(task, case.holder, ignored=ignored)
     raise duplicate from case.error
 
 
