@@ -275,7 +275,7 @@ class Striking:
             body.due = InjectedLeaseLost.into(body, LeaseLost("lost", "k", "test"))
         interrupter = self._reach_into(body)
         running_lock = object.__new__(RunningLock)
-        running_lock.body, running_lock._interrupter = body, interrupter
+        running_lock.body, running_lock.interrupter = body, interrupter
         return running_lock, interrupter
 
     def _reach_into(self, body: Body) -> Any:

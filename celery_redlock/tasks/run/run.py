@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery_redlock.core import Lease
@@ -14,10 +15,11 @@ from celery_redlock.errors import LockNotAcquired
 from celery_redlock.tasks.border import RequestLike, TaskLike
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.skip_result import skip_result
+from celery_redlock.tasks.interrupt.interrupters import choose_interrupter
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve
-from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
+from celery_redlock.tasks.run.lease_lost import handle_loss
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.requeue import strip_header
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
@@ -70,23 +72,12 @@ def _acquire(running_lock: RunningLock) -> bool:
 
 def _watch(running_lock: RunningLock, lease: Lease) -> None:
     """Have the lease extended; its loss matters only to a body that runs under it."""
-    options = running_lock.lock_request.options
-    on_lost = options.on_lost if running_lock.body_lease is not None else "flag"
-    interrupter = (
-        None
-        if on_lost == "flag"
-        else running_lock.prepare_interrupter(running_lock.lock_request.plan.lost_signal)
-    )
+    plan, options = running_lock.lock_request.plan, running_lock.lock_request.options
+    if running_lock.body_lease is not None and options.on_lost != "flag":
+        running_lock.interrupter = choose_interrupter(running_lock.body, plan.lost_signal)
     watch(
         lease,
-        on_lost=LeaseLostHandler(
-            body=running_lock.body,
-            interrupter=interrupter,
-            task=running_lock.task,
-            request=running_lock.request,
-            on_lost=on_lost,
-            stopping_lock=running_lock.stopping_lock,
-        ),
+        on_lost=partial(handle_loss, running_lock),
         max_hold=options.max_hold,
         seen_within=math.inf if running_lock.stopping_lock is None else STOP_SEEN_WITHIN,
     )

@@ -29,7 +29,7 @@ from celery_redlock.protocol.commands import ReleaseAction, Waiter
 from celery_redlock.protocol.keys import Key
 from celery_redlock.tasks.border import RequestLike
 from celery_redlock.tasks.interrupt.body import Body
-from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
+from celery_redlock.tasks.interrupt.interrupters import Interrupter
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
@@ -75,6 +75,7 @@ class RunningLock:
         body: the running body; it decides when `LeaseLost` may be raised in it.
         lease: what was taken.
         stopping_lock: keeps the lock when a newer call asks this one to stop; None if none can ask.
+        interrupter: raises `LeaseLost` in the body; None if its loss does not interrupt it.
         body_lease: the lease under which the body runs; None if it holds no lock key.
         handover_reservation: the lock of the message that continues this one: a retry, or a
             replacement.
@@ -86,7 +87,6 @@ class RunningLock:
     """
 
     __slots__ = (
-        "_interrupter",
         "_leases_around",
         "_surrounding",
         "_taken_at",
@@ -94,6 +94,7 @@ class RunningLock:
         "body_lease",
         "enclosing",
         "handover_reservation",
+        "interrupter",
         "is_registered",
         "lease",
         "lock_request",
@@ -121,7 +122,7 @@ class RunningLock:
         self.skip_reason = ""
         self.is_registered = False
         self.verdict: Verdict | None = None
-        self._interrupter: Interrupter | None = None
+        self.interrupter: Interrupter | None = None
         self._leases_around: Any = ()
         self._taken_at = 0.0
         # A task may be called where an exception is being handled, which is not the task's own.
@@ -220,20 +221,15 @@ class RunningLock:
             set_current_lease(lease)
         return lease
 
-    def prepare_interrupter(self, lost_signal: int) -> Interrupter:
-        """Choose how a `LeaseLost` is raised in the body that is about to run here."""
-        self._interrupter = choose_interrupter(self.body, lost_signal)
-        return self._interrupter
-
     def cancel_interrupt(self) -> None:
         """Throw nothing at this thread any more, and take back what has not landed."""
-        if self._interrupter is not None:
-            self._interrupter.cancel()
+        if self.interrupter is not None:
+            self.interrupter.cancel()
 
     def defer_interrupt(self) -> None:
         """Defer an interrupt that has not landed: the application's part ends."""
-        if self._interrupter is not None:
-            self.body.defer(self._interrupter.recall)
+        if self.interrupter is not None:
+            self.body.defer(self.interrupter.recall)
 
     def exit_body(self) -> None:
         """
