@@ -44,7 +44,7 @@ from celery_redlock.tasks.message.priority import rank_of
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.node_watch import report_unavailable
 from celery_redlock.tasks.rules.facts import Role
-from celery_redlock.tasks.run.window import Window
+from celery_redlock.tasks.run.window import on_own_clock
 
 logger = event_logger(__name__)
 
@@ -435,12 +435,7 @@ def lock_request_for(
         tick=tick,
     )
     lock_request = _with_fitting_reservation(lock_request)
-    envelope, window_ends = Window(
-        client=client,
-        options=plan.options,
-        request=request,
-        envelope=lock_request.envelope,
-    ).on_own_clock()
+    envelope, window_ends = on_own_clock(client, plan.options, request, lock_request.envelope)
     envelope = with_bounded_lifetime(envelope, request, plan.options)
     return replace(lock_request, envelope=envelope, window_ends=window_ends)
 
