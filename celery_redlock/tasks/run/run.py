@@ -5,6 +5,7 @@ One run of a task under its lock: acquire the lock, run the body, release the lo
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,7 +19,8 @@ from celery_redlock.tasks.config.skip_result import skip_result
 from celery_redlock.tasks.interrupt.interrupters import choose_interrupter
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.rules.ending import Move
-from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve
+from celery_redlock.tasks.run.arrival_facts import arrival_of
+from celery_redlock.tasks.run.contention import Case, resolve
 from celery_redlock.tasks.run.lease_lost import handle_loss
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.requeue import strip_header
@@ -62,7 +64,8 @@ def run_locked(
 def _acquire(running_lock: RunningLock) -> bool:
     """Acquire what the message needs; return whether its body runs. Errors as `resolve`."""
     if running_lock.lock_request.is_judged_on_arrival:
-        return judge_arrival(running_lock)
+        known = arrival_of(running_lock.lock_request, time.time())
+        return resolve(Case(running_lock=running_lock, arrival=known))
     try:
         running_lock.acquire()
     except LockNotAcquired as error:

@@ -50,10 +50,9 @@ from celery_redlock.tasks.rules.ending import (
 )
 from celery_redlock.tasks.rules.facts import Raised, Role
 from celery_redlock.tasks.run.arrival_facts import (
-    Verdict,
+    contention_of,
     in_place_of,
     raised_by,
-    verdict_on,
     waiting_of,
 )
 from celery_redlock.tasks.run.lock_request import LockRequest
@@ -83,7 +82,6 @@ class RunningLock:
         unrun_as: its marker, where it ends without its body.
         skip_reason: why its body is skipped.
         is_registered: whether it has asked the nodes that refuse it to remember it.
-        verdict: what the rules decided about its latest attempt that others refused.
     """
 
     __slots__ = (
@@ -104,7 +102,6 @@ class RunningLock:
         "stopping_lock",
         "task",
         "unrun_as",
-        "verdict",
     )
 
     def __init__(self, lock_request: LockRequest) -> None:
@@ -121,7 +118,6 @@ class RunningLock:
         self.unrun_as: Role | None = None
         self.skip_reason = ""
         self.is_registered = False
-        self.verdict: Verdict | None = None
         self.interrupter: Interrupter | None = None
         self._leases_around: Any = ()
         self._taken_at = 0.0
@@ -187,10 +183,11 @@ class RunningLock:
             )
 
     def _decide(self, refusal: Refusal) -> After:
-        """Return what follows an attempt that others refused; `resolve` reuses the verdict."""
-        self.verdict = verdict = verdict_on(self.lock_request, refusal)
-        after = After.WAIT if waits_in_place(in_place_of(verdict)) else After.END
-        is_requeued = verdict.action is Action.WAIT and not refusal.split
+        """Return what follows an attempt that others refused."""
+        contention = contention_of(self.lock_request, refusal)
+        in_place = in_place_of(self.lock_request, refusal, contention)
+        after = After.WAIT if waits_in_place(in_place) else After.END
+        is_requeued = in_place.is_requeued and not refusal.split
         return after | After.REGISTER if is_requeued else after
 
     def _registers_as(self) -> Waiter | None:
