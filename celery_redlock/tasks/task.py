@@ -31,10 +31,9 @@ from celery_redlock.tasks.refusals import (
 )
 from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Move
-from celery_redlock.tasks.run.autoretry import end_before_autoretry
 from celery_redlock.tasks.run.handover import keep_for_steps
 from celery_redlock.tasks.run.postrun import connect_postrun
-from celery_redlock.tasks.run.run import lease_of, run_locked
+from celery_redlock.tasks.run.run import end_before_autoretry, lease_of, run_locked
 from celery_redlock.tasks.run.running_lock import running_lock_of
 
 if TYPE_CHECKING:

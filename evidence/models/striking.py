@@ -35,7 +35,7 @@ THREAD = 1
 
 RUN = ("celery_redlock.tasks.interrupt.body", "run")
 AUTORETRY = ("celery.app.autoretry", "run")
-SHIELD = ("celery_redlock.tasks.run.autoretry", "run")
+SHIELD = ("celery_redlock.tasks.run.run", "run")
 APPLICATION = ("shop.tasks", "settle")
 RETRY = (("celery_redlock.tasks.task", "retry"), ("celery.app.task", "retry"))
 

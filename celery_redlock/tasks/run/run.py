@@ -7,13 +7,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from celery_redlock.core import Lease
 from celery_redlock.core.lease import watch
 from celery_redlock.errors import LockNotAcquired
-from celery_redlock.tasks.border import RequestLike, TaskLike
+from celery_redlock.tasks.border import (
+    RequestLike,
+    TaskLike,
+    run_in_autoretry,
+    set_run_in_autoretry,
+)
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.skip_result import skip_result
 from celery_redlock.tasks.interrupt.interrupters import choose_interrupter
@@ -84,6 +89,31 @@ def _watch(running_lock: RunningLock, lease: Lease) -> None:
         max_hold=options.max_hold,
         seen_within=math.inf if running_lock.stopping_lock is None else STOP_SEEN_WITHIN,
     )
+
+
+def end_before_autoretry(task: TaskLike) -> None:
+    """
+    Have a task's body end where Celery's autoretry takes over what it raised. Idempotent.
+
+    Celery wraps the task's `run`, so it sends the retry from inside the call of the body. A
+    `LeaseLost` that was thrown at the application's code could land in the retry if that code ends
+    meanwhile, so it is taken back.
+    """
+    application = run_in_autoretry(task)
+    if application is None or getattr(application, "celery_redlock", False):
+        return
+
+    @wraps(application)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return application(*args, **kwargs)
+        finally:
+            running_lock = current_running_lock()
+            if running_lock is not None:
+                running_lock.defer_interrupt()
+
+    run.celery_redlock = True  # type: ignore[attr-defined]  # marks it as wrapped
+    set_run_in_autoretry(task, run)
 
 
 def lease_of(task: TaskLike) -> Lease | None:
