@@ -14,7 +14,14 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
 from celery_redlock.errors import ConfigurationError, RedlockError
-from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike, is_finalizing, protect
+from celery_redlock.tasks.border import (
+    AppLike,
+    RequestLike,
+    TaskLike,
+    is_finalizing,
+    protect,
+    state_of,
+)
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
@@ -29,7 +36,6 @@ from celery_redlock.tasks.refusals import (
     refuse_unawaited,
     warn_of_errback,
 )
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.handover import keep_for_steps
 from celery_redlock.tasks.run.postrun import connect_postrun

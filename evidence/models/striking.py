@@ -23,9 +23,9 @@ from celery.exceptions import Retry
 
 from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks import task
+from celery_redlock.tasks.border import RequestState
 from celery_redlock.tasks.interrupt import interrupters
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
-from celery_redlock.tasks.request_state import RequestState
 from celery_redlock.tasks.run.running_lock import RunningLock
 from evidence.models.bodies import BodySetting
 from evidence.models.explorer import Found, ViolationError

@@ -28,7 +28,7 @@ from celery_redlock.errors import (
     QuorumUnavailable,
 )
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.tasks.border import ignores_result
+from celery_redlock.tasks.border import ignores_result, state_of
 from celery_redlock.tasks.config.broker_node import WITHOUT_SERVER
 from celery_redlock.tasks.config.policies import resolve_policy
 from celery_redlock.tasks.events import Event, emit
@@ -40,7 +40,6 @@ from celery_redlock.tasks.message.node_keys import stop_request_keys
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_id, parse_owner
 from celery_redlock.tasks.message.periodic import NEXT_RUN_TTLS
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules import arrival as rules
 from celery_redlock.tasks.rules.arrival import Action, Arrival, Contention
 from celery_redlock.tasks.rules.facts import (

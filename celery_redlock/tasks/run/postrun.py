@@ -9,11 +9,10 @@ from typing import Any
 
 from celery import Task, signals
 
-from celery_redlock.tasks.border import RequestLike, TaskLike
+from celery_redlock.tasks.border import RequestLike, TaskLike, state_of
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.message.envelope import Envelope
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import CeleryState, State, Unused, keeps_reservation
 from celery_redlock.tasks.rules.facts import Raised
 from celery_redlock.tasks.run.arrival_facts import raised_by

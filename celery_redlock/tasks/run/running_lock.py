@@ -27,14 +27,13 @@ from celery_redlock.core.waiting import After
 from celery_redlock.errors import LossReason, QuorumUnavailable
 from celery_redlock.protocol.commands import ReleaseAction, Waiter
 from celery_redlock.protocol.keys import Key
-from celery_redlock.tasks.border import RequestLike
+from celery_redlock.tasks.border import RequestLike, state_of
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import parse_owner
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.arrival import Action, how_to_wait, waits_in_place
 from celery_redlock.tasks.rules.ending import (
     CeleryState,
