@@ -85,6 +85,7 @@ def handed_over(
     lease, lock_request, kept = running_lock.body_lease, running_lock.lock_request, given_back(keys)
     if lease is None or not kept or set(kept) != set(lock_request.transferable_keys):
         return None
+    window = lock_request.window_remaining
     label = label_for(
         Role.QUEUED,
         running_lock.request.id,
@@ -103,7 +104,7 @@ def handed_over(
             expires_at=expires_at,
         ),
         handovers=lock_request.envelope.handovers + 1,
-        window_until=lock_request.window_until,
+        window_until=None if window is None else time.time() + window,
     )
 
 

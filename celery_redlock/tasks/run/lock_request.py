@@ -103,21 +103,6 @@ class LockRequest:
         return self.plan.marks_messages or self.tick is not None
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to take."""
-        return not self.keys and not self.dedupe_key
-
-    @property
-    def is_judged_on_arrival(self) -> bool:
-        """Whether the rules decide about it before it acquires: a tick, or a known duplicate."""
-        return self.tick is not None or self.envelope.duplicate_of is not None
-
-    @property
-    def label(self) -> str:
-        """The label of the run, for the owner value."""
-        return self.label_as(Role.RUNNING)
-
-    @property
     def tick_id(self) -> str | None:
         """The id in the owner values of all messages of its tick; None without a tick."""
         if self.tick is None or not self.dedupe_key:
@@ -215,12 +200,6 @@ class LockRequest:
         return max(0.0, self.window_ends - self.client.transport.now())
 
     @property
-    def window_until(self) -> float | None:
-        """The window's end in seconds since the epoch, for the message that continues this one."""
-        left = self.window_remaining
-        return None if left is None else time.time() + left
-
-    @property
     def marker_ttl(self) -> float:
         """Seconds for which the marker of a finished message is kept."""
         window = self.options.dedupe_window
@@ -274,11 +253,6 @@ class LockRequest:
         """
         is_named = self.options.fair or has_limit(self.keys)
         return is_named and not (self.options.mode_spec.at_publish or self.request.is_eager)
-
-    @property
-    def _takes_turns(self) -> bool:
-        """Whether all its keys have a rate: a node that refuses one gives the message its turn."""
-        return self._is_named_at_once and all(key.is_rate for key in self.keys)
 
     def waiter(self, *, is_registered: bool) -> Waiter:
         """Return the waiter that names the message in wait queues."""
@@ -342,7 +316,7 @@ class LockRequest:
                 ttl=options.ttl,
                 wait=0.0 if by_name else self._wait_limit,
                 retry=options.retry,
-                label=self.label,
+                label=self.label_as(Role.RUNNING),
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
                 decide=decide,
@@ -392,7 +366,9 @@ class LockRequest:
         longest = min(longest, max(0.0, latest - now))
         if self.options.wait is not None:
             return min(self.options.wait, longest)
-        returns = self._takes_turns or self._requeues
+        # A node that refuses a key with a rate gives the message its turn.
+        takes_turns = self._is_named_at_once and all(key.is_rate for key in self.keys)
+        returns = takes_turns or self._requeues
         return min(WAIT_IN_PLACE if returns else DEFAULT_WAIT, longest)
 
     @property

@@ -68,8 +68,9 @@ def run_locked(
 
 def _acquire(running_lock: RunningLock) -> bool:
     """Acquire what the message needs; return whether its body runs. Errors as `resolve`."""
-    if running_lock.lock_request.is_judged_on_arrival:
-        known = arrival_of(running_lock.lock_request, time.time())
+    lock_request = running_lock.lock_request
+    if lock_request.tick is not None or lock_request.envelope.duplicate_of is not None:
+        known = arrival_of(lock_request, time.time())
         return resolve(Case(running_lock=running_lock, arrival=known))
     try:
         running_lock.acquire()

@@ -175,7 +175,7 @@ class RunningLock:
 
     def acquire(self, *, by_name: bool = False) -> None:
         """Acquire what the request takes, if anything; arguments and errors as `LockRequest`."""
-        if not self.lock_request.is_empty:
+        if self.lock_request.keys or self.lock_request.dedupe_key:
             self.is_registered = self.is_registered or by_name
             self.lease = self.lock_request.acquire(
                 self._decide, self._registers_as, by_name=by_name
