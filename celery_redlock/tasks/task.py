@@ -37,8 +37,8 @@ from celery_redlock.tasks.refusals import (
     warn_of_errback,
 )
 from celery_redlock.tasks.rules.ending import Move
+from celery_redlock.tasks.run.ended_tasks import connect_ends
 from celery_redlock.tasks.run.handover import keep_for_steps
-from celery_redlock.tasks.run.postrun import connect_postrun
 from celery_redlock.tasks.run.run import end_before_autoretry, lease_of, run_locked
 from celery_redlock.tasks.run.running_lock import running_lock_of
 
@@ -359,7 +359,7 @@ def plan_lock(cls: Any, app: AppLike) -> None:
         raise
     if plan is not None:
         _lock_calls(cls)
-        connect_postrun(plan)
+        connect_ends(plan)
         warn_of_unreadable(cls, app, plan.options)
     cls.redlock_planned = True
 
