@@ -12,7 +12,11 @@ WAITING = (
     fault(
         "a message that waits hides another one with its id",
         tested("test_a_message_of_a_free_key_starts_although_another_one_has_its_id"),
-        ("tasks/waiting_messages.py::WaitingMessages.add", 'name += "+"', "self._forget(name)"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages.add",
+            "if first is not None and first.until <= now:",
+            "if first is not None:",
+        ),
     ),
     fault(
         "who is refused is not remembered",
@@ -78,8 +82,8 @@ WAITING = (
         tested("test_of_a_free_key_the_message_with_the_most_urgent_priority_starts"),
         (
             "tasks/waiting_messages.py::WaitingMessages._first",
-            "item[1].waiter.score",
-            "item[1].waiter.since_ms",
+            "held.waiter.score",
+            "held.waiter.since_ms",
         ),
     ),
     fault(
@@ -705,8 +709,8 @@ WAITING = (
         tested("test_a_message_that_a_closed_worker_has_kept_for_a_moment_is_not_started"),
         (
             "tasks/waiting_messages.py::WaitingMessages._start",
-            "held = None if self._closed else self._held",
-            "held = self._held",
+            "if self._closed or held not in self._held:",
+            "if held not in self._held:",
         ),
     ),
     fault(
@@ -714,8 +718,8 @@ WAITING = (
         tested("test_of_a_free_key_only_the_oldest_message_starts"),
         (
             "tasks/waiting_messages.py::WaitingMessages._first",
-            "key=lambda item: item[1].since",
-            "key=lambda item: -item[1].since",
+            "key=lambda held: held.waiter.score",
+            "key=lambda held: -held.waiter.score",
         ),
     ),
 )
