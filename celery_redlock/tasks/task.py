@@ -22,10 +22,10 @@ from celery_redlock.tasks.border import (
     protect,
     state_of,
 )
+from celery_redlock.tasks.by_hand import force_release, revoke_queued
 from celery_redlock.tasks.config.plan import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
-from celery_redlock.tasks.forced_release import force_release, revoke_queued
 from celery_redlock.tasks.inspection import LockHolder, LockUsage, lock_holder, lock_usage, plan_of
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
