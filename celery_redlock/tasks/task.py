@@ -39,8 +39,8 @@ from celery_redlock.tasks.refusals import (
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.ended_tasks import connect_ends
 from celery_redlock.tasks.run.handover import keep_for_steps
-from celery_redlock.tasks.run.run import end_before_autoretry, lease_of, run_locked
-from celery_redlock.tasks.run.running_lock import running_lock_of
+from celery_redlock.tasks.run.run import end_before_autoretry, run_locked
+from celery_redlock.tasks.run.running_lock import current_running_lock, running_lock_of
 
 if TYPE_CHECKING:
     from celery.app.task import Context
@@ -284,7 +284,10 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         The body may release it early and then continues without a lock. If the broker redelivers
         the message, the redelivery runs too, because the dedupe marker is a key of the same lease.
         """
-        return lease_of(self)
+        running_lock = current_running_lock()
+        if running_lock is None or running_lock.task is not self:
+            return None
+        return running_lock.body_lease
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """

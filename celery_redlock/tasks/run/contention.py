@@ -34,7 +34,6 @@ from celery_redlock.tasks.config.policies import resolve_policy
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import result_of
-from celery_redlock.tasks.message.envelope import WaitHistory
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of, sentence
 from celery_redlock.tasks.message.node_keys import stop_request_keys
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_id, parse_owner
@@ -353,11 +352,8 @@ def _requeue_copy(case: Case) -> NoReturn:
     lock_request = case.lock_request
     task, request = lock_request.task, lock_request.request
     runs = case.holder is not None and case.holder.role is Role.RUNNING
-    earlier = wait_history_of(lock_request)
     # This is not counted as waiting for a lock: the other delivery may run for any time.
-    history = WaitHistory(
-        first_seen=time.time(), requeues=earlier.requeues, retries=earlier.retries
-    )
+    history = replace(wait_history_of(lock_request), first_seen=time.time())
     # It has to come back while the marker still shows that the other one has finished.
     longest = min(longest_delay(lock_request), lock_request.options.dedupe_window / 2)
     delay = delay_after(history.requeues, longest)

@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -198,13 +199,8 @@ def republish(
         waits_for: node keys whose release wakes it.
     """
     request = lock_request.request
-    later = WaitHistory(
-        first_seen=wait_history.first_seen,
-        requeues=wait_history.requeues + 1,
-        retries=wait_history.retries,
-    )
     envelope = lock_request.envelope.waiting(
-        later,
+        replace(wait_history, requeues=wait_history.requeues + 1),
         begun=begun or lock_request.may_have_begun,
         waits_for=waits_for,
     )

@@ -115,11 +115,3 @@ def end_before_autoretry(task: TaskLike) -> None:
 
     run.celery_redlock = True  # type: ignore[attr-defined]  # marks it as wrapped
     set_run_in_autoretry(task, run)
-
-
-def lease_of(task: TaskLike) -> Lease | None:
-    """Return the lease under which a task's body runs here, or None."""
-    running_lock = current_running_lock()
-    return (
-        running_lock.body_lease if running_lock is not None and running_lock.task is task else None
-    )
