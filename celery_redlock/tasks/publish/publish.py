@@ -28,7 +28,7 @@ from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of, pu
 from celery_redlock.tasks.publish.burst import debounced_call
 from celery_redlock.tasks.publish.call import Call
 from celery_redlock.tasks.publish.unique_publish import UniquePublish
-from celery_redlock.tasks.run.handover import continued_by, handed_over, inherited
+from celery_redlock.tasks.run.handover import continued_by, handed_over
 from celery_redlock.tasks.ticks.tick_context import pending_tick
 
 
@@ -78,8 +78,10 @@ def publish(
         options=options,
     )
     # A retry and a replacement are sent by the body, with the body's own task id.
-    tick, sent = inherited(task_id) if call.continues else (None, None)
-    envelope = Envelope(nonce=fresh_nonce(), tick=tick, sent=(sent or now) if lock.stops else None)
+    body = continued_by(task_id) if call.continues else None
+    tick = None if body is None else body.lock_request.tick
+    sent = now if body is None else body.lock_request.age_us / 1_000_000
+    envelope = Envelope(nonce=fresh_nonce(), tick=tick, sent=sent if lock.stops else None)
     if lock.mode_spec.at_publish:
         return _publish_with_lock(call, envelope, now, has_id=bool(task_id))
     if envelope.tick is None and envelope.sent is None:

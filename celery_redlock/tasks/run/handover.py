@@ -26,7 +26,6 @@ from celery_redlock.tasks.message.envelope import HEADER, Envelope, fresh_nonce
 from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of
 from celery_redlock.tasks.message.owner_label import label_for, parse_owner
-from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.rules.ending import State, Unused, keeps_reservation
 from celery_redlock.tasks.rules.facts import Raised, Role
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
@@ -44,19 +43,6 @@ def continued_by(task_id: str | None) -> RunningLock | None:
     ):
         return None
     return running_lock
-
-
-def inherited(task_id: str | None) -> tuple[Tick | None, float | None]:
-    """
-    Return the tick of the running body and when its call was sent, for a message that continues it.
-
-    Both are None if a message with this id does not continue the task that runs here.
-    """
-    running_lock = continued_by(task_id)
-    if running_lock is None:
-        return None, None
-    lock_request = running_lock.lock_request
-    return lock_request.tick, lock_request.age_us / 1_000_000
 
 
 def handed_over(
