@@ -28,10 +28,10 @@ from celery_redlock.admin.wording import duration
 from celery_redlock.cli.output import print_json, printable
 from celery_redlock.cli.target import Target
 from celery_redlock.protocol.texts import enumerated
+from celery_redlock.tasks.adoption import lock_matching_tasks
 from celery_redlock.tasks.border import TaskLike
 from celery_redlock.tasks.config.options import OPTIONS, PREFIX
 from celery_redlock.tasks.config.settings import matches, read_settings
-from celery_redlock.tasks.patterns import lock_matching_tasks
 
 #: The narrowest and the widest line on a terminal, in characters, and the widest name of a case.
 _NARROWEST, _WIDEST, _NAME = 50, 100, 26

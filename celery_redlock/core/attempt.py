@@ -36,7 +36,6 @@ from celery_redlock.protocol.keys import (
     has_limit,
     owner_timestamp_us,
     owner_value,
-    pause_of,
 )
 from celery_redlock.protocol.rounds import (
     AcquireRound,
@@ -214,8 +213,7 @@ def attempt_once(transport: Transport, params: AcquireParams) -> Attempt:
 
 def forget(transport: Transport, attempt: Attempt, waiter: Waiter) -> None:
     """Have nodes forget who waited for the keys of an attempt. Never waits or raises."""
-    pauses = map(Key.read, filter(None, (pause_of(key.stored) for key in attempt.params.keys)))
-    command = forget_waiter((*attempt.params.keys, *pauses), waiter)
+    command = forget_waiter(attempt.params.keys, waiter)
     # It stays in its wait queues until they end; a time limit passes.
     with contextlib.suppress(RedlockError, OSError, RuntimeError):
         transport.send_behind(attempt.channel, command, range(len(transport.names)))

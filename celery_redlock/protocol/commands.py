@@ -337,11 +337,14 @@ def release(
 
 def forget_waiter(keys: Sequence[Key], waiter: Waiter) -> Command:
     """
-    Remove a waiter from the wait queues of some keys, and leave the keys as they are.
+    Remove a waiter from the wait queues of some keys and of their pauses; leave the keys alone.
 
     A node that runs it late leaves one of the same name that has begun to wait since.
     """
-    return Command(Script.RELEASE, _with_fences(keys), ("", 0, 0, waiter.name, waiter.score))
+    stored = [key.stored for key in keys]
+    names = tuple(dict.fromkeys((*stored, *filter(None, map(pause_of, stored)))))
+    args = ("", 0, 0, waiter.name, waiter.score)
+    return Command(Script.RELEASE, _names_with_fences(names), args)
 
 
 def enqueue(waiters: Sequence[tuple[str, Waiter]]) -> Command:

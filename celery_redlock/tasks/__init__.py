@@ -4,6 +4,7 @@ The Celery layer: tasks that run under a lock.
 
 from __future__ import annotations
 
+from celery_redlock.tasks.by_hand import pause, resume
 from celery_redlock.tasks.config.option_values import (
     SkippedResult,
     TaskLockOptions,
@@ -14,7 +15,6 @@ from celery_redlock.tasks.hooks import connect
 from celery_redlock.tasks.inspection import LockHolder, LockUsage
 from celery_redlock.tasks.message.duplicate_result import DuplicateResult, is_duplicate
 from celery_redlock.tasks.message.tick import Tick
-from celery_redlock.tasks.pausing import pause, resume
 from celery_redlock.tasks.task import RedlockTask
 
 __all__ = [

@@ -12,15 +12,19 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery_redlock._log import event_logger
 from celery_redlock.core import Limit, Rate
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.tasks.adoption import (
+    idle_patterns,
+    lock_matching_tasks,
+    protect_tasks,
+    warn_of_idle_options,
+)
 from celery_redlock.tasks.border import AppLike
 from celery_redlock.tasks.config.client import log_nodes_once, log_problems, record_nodes_checked
 from celery_redlock.tasks.config.options import plans_with_keys
 from celery_redlock.tasks.config.settings import BUILT_IN, check_settings, read_settings
 from celery_redlock.tasks.declarations import find_mistakes
-from celery_redlock.tasks.dedupe import protect_tasks
 from celery_redlock.tasks.keys.templates import Template
 from celery_redlock.tasks.node_watch import NodeWatch
-from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.run.shown_end import announce_ends
 from celery_redlock.tasks.task import RedlockTask
 from celery_redlock.transport import kind_of, parse_node

@@ -2,18 +2,20 @@
 The border to Celery: its objects as this package sees them, and each private name that it uses.
 
 Celery has no type hints, so uses of its objects are checked against the protocols here, which name
-only what Celery's objects have. If a new version of Celery renames a private name, one function
-changes here.
+only what Celery's objects have, and what this package sets on its requests. If a new version of
+Celery renames a private name, one function changes here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import datetime
 from heapq import heapify
 from typing import Any, Protocol
 
 from celery.app.annotations import resolve_all
+from celery.app.task import Context
 from celery.app.trace import build_tracer
 from celery.local import Proxy
 from celery.utils.functional import maybe_list
@@ -85,6 +87,33 @@ class RequestLike(Protocol):
         """Return the options of a message that continues the request."""
 
 
+# Class attributes are defaults, which are never sent in the headers of a message. `fencing_token`
+# and `tick` are for the application; everything else is in one `RequestState`.
+Context.fencing_token = None
+Context.redlock_state = None
+Context.tick = None
+
+
+@dataclass(slots=True)
+class RequestState:
+    """
+    The course of one request.
+
+    Attributes:
+        entered: the call that runs the request has begun; later calls come from inside its body.
+        traced: Celery has sent `task_prerun`, so `task_postrun` will follow.
+        running_lock: the lock and dedupe marker of the request, until they are released.
+        ended: they have been released.
+        last_words: logs why the body did not run, after Celery has logged the end of the task.
+    """
+
+    entered: bool = False
+    traced: bool = False
+    running_lock: Any = None
+    ended: bool = False
+    last_words: Callable[[], object] | None = None
+
+
 class TaskLike(Protocol):
     """A task of Celery's, of any class."""
 
@@ -112,6 +141,14 @@ class TaskLike(Protocol):
 
     def signature_from_request(self, request: Any = ..., **options: Any) -> Any:
         """Return a signature that continues a request."""
+
+
+def state_of(request: RequestLike) -> RequestState:
+    """Return the state of a request. A value that a message's headers have set is replaced."""
+    state = getattr(request, "redlock_state", None)
+    if not isinstance(state, RequestState):
+        state = request.redlock_state = RequestState()
+    return state
 
 
 def app_itself(app: AppLike) -> Any:

@@ -15,6 +15,14 @@ from celery._state import _get_active_apps, connect_on_app_finalize
 
 from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError, RedlockError
+from celery_redlock.tasks.adoption import (
+    NewTasksStep,
+    add_nonce,
+    lock_matching_tasks,
+    mark_publishes,
+    protect_tasks,
+    warn_of_idle_options,
+)
 from celery_redlock.tasks.bootsteps import LockStep, NodeWatchStep
 from celery_redlock.tasks.border import AppLike, app_itself, tasks_so_far
 from celery_redlock.tasks.config.client import (
@@ -26,9 +34,7 @@ from celery_redlock.tasks.config.client import (
 from celery_redlock.tasks.config.mistakes import Mistakes
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import probe_nodes_of
-from celery_redlock.tasks.dedupe import NewTasksStep, add_nonce, mark_publishes, protect_tasks
 from celery_redlock.tasks.message.envelope import HEADER
-from celery_redlock.tasks.patterns import lock_matching_tasks, warn_of_idle_options
 from celery_redlock.tasks.publish.cleanup import CleanupStep, connect_cleanup
 from celery_redlock.tasks.run.running_lock import any_active
 from celery_redlock.tasks.waiting_messages import WakeStep

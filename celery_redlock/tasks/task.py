@@ -14,11 +14,18 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core import Lease
 from celery_redlock.errors import ConfigurationError, RedlockError
-from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike, is_finalizing, protect
+from celery_redlock.tasks.border import (
+    AppLike,
+    RequestLike,
+    TaskLike,
+    is_finalizing,
+    protect,
+    state_of,
+)
+from celery_redlock.tasks.by_hand import force_release, revoke_queued
 from celery_redlock.tasks.config.options import LockPlan
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.declarations import find_mistakes, make_plan
-from celery_redlock.tasks.forced_release import force_release, revoke_queued
 from celery_redlock.tasks.inspection import LockHolder, LockUsage, lock_holder, lock_usage, plan_of
 from celery_redlock.tasks.message.duplicate_result import warn_of_unreadable
 from celery_redlock.tasks.publish.publish import publish
@@ -29,13 +36,11 @@ from celery_redlock.tasks.refusals import (
     refuse_unawaited,
     warn_of_errback,
 )
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.ending import Move
-from celery_redlock.tasks.run.autoretry import end_before_autoretry
-from celery_redlock.tasks.run.kept_keys import keep_for_steps
-from celery_redlock.tasks.run.postrun import connect_postrun
-from celery_redlock.tasks.run.run import lease_of, run_locked
-from celery_redlock.tasks.run.running_lock import running_lock_of
+from celery_redlock.tasks.run.ended_tasks import connect_ends
+from celery_redlock.tasks.run.handover import keep_for_steps
+from celery_redlock.tasks.run.run import end_before_autoretry, run_locked
+from celery_redlock.tasks.run.running_lock import current_running_lock, running_lock_of
 
 if TYPE_CHECKING:
     from celery.app.task import Context
@@ -279,7 +284,10 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         The body may release it early and then continues without a lock. If the broker redelivers
         the message, the redelivery runs too, because the dedupe marker is a key of the same lease.
         """
-        return lease_of(self)
+        running_lock = current_running_lock()
+        if running_lock is None or running_lock.task is not self:
+            return None
+        return running_lock.body_lease
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """
@@ -304,9 +312,9 @@ class RedlockTask(Task):  # type: ignore[misc]  # Celery is untyped
         try:
             return super().on_replace(sig)
         except Ignore:
-            if kept is not None:
-                kept.sent()
             if running_lock is not None:
+                if kept is not None:
+                    running_lock.hand_over(kept)
                 running_lock.move(Move.CONTINUE)
             raise
 
@@ -354,7 +362,7 @@ def plan_lock(cls: Any, app: AppLike) -> None:
         raise
     if plan is not None:
         _lock_calls(cls)
-        connect_postrun(plan)
+        connect_ends(plan)
         warn_of_unreadable(cls, app, plan.options)
     cls.redlock_planned = True
 

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from operator import mul
 from typing import Any
@@ -79,7 +80,7 @@ TRIES_AT_ONCE = 8
 INSPECTED_AT_ONCE = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Held:
     """
     A message that waits for its ETA in this worker.
@@ -181,16 +182,20 @@ class WaitingMessages:
         self._busy_worker = BusyWorker(consumer)
         self._lock = native_lock()
         self._listening_lock = native_lock()
-        self._held: dict[str, Held] = {}
-        self._by_keys: dict[tuple[str, ...], dict[str, Held]] = {}
-        self._calls: deque[tuple[Callable[[str], None], str]] = deque()
+        # In the order in which they came.
+        self._held: dict[Held, None] = {}
+        self._by_keys: dict[tuple[str, ...], dict[Held, None]] = {}
+        # A wake-up starts one of several messages with one id; a look finds the others.
+        self._by_name: dict[str, Held] = {}
+        # Each with the name that is logged if it fails.
+        self._calls: deque[tuple[Callable[[], None], str]] = deque()
         self._hub: Any = None
         self._pipe: WakeupPipe | None = None
         self._listener: Listener | None = None
         # Messages for which a timer repeats the start.
-        self._put_off: set[str] = set()
+        self._put_off: set[Held] = set()
         # Messages that nodes may have forgotten, or whose keys may be free.
-        self._in_doubt: set[str] = set()
+        self._in_doubt: set[Held] = set()
         # Channels with a wake-up a moment ago; the keys of their messages are looked at soon.
         self._rung: set[str] = set()
         self._is_looking = False
@@ -215,7 +220,7 @@ class WaitingMessages:
     def add(self, request: Any, envelope: Envelope) -> None:
         """Take note of a message that Celery is about to keep until its ETA."""
         waiter = envelope.waiter(self._consumer.app, request)
-        name, now = waiter.name, time.monotonic()
+        now = time.monotonic()
         held = Held(
             request,
             envelope.waits_for,
@@ -226,19 +231,18 @@ class WaitingMessages:
             ref(earlier) if (earlier := worker_state.requests.get(request.id)) else None,
         )
         with self._lock:
-            if name in self._held and self._held[name].until <= now:
-                self._forget(name)
-            # A wake-up starts one of several messages with one id; a look finds the others.
-            while name in self._held:
-                name += "+"
-            self._held[name] = held
-            self._by_keys.setdefault(held.keys, {})[name] = held
+            first = self._by_name.get(waiter.name)
+            if first is not None and first.until <= now:
+                self._forget(first)
+            self._by_name.setdefault(waiter.name, held)
+            self._held[held] = None
+            self._by_keys.setdefault(held.keys, {})[held] = None
         self._listen(held.channels)
         self._look_at_intervals()
         if envelope.returns:  # another worker had no process for it
-            self._consumer.timer.call_after(SETTLING, self._start, (name,))
+            self._consumer.timer.call_after(SETTLING, self._start, (held,))
         else:
-            self._look([name])
+            self._look([held])
 
     def close(self) -> None:
         """Start no more messages. Idempotent."""
@@ -256,20 +260,23 @@ class WaitingMessages:
     def on_wake(self, name: str, channel: str) -> None:
         """Start a message that a node has woken; later look at the channel's keys again."""
         with self._lock:
-            is_here = name in self._held
+            held = self._by_name.get(name)
             is_first = bool(self._held) and not self._rung
             if self._held:
                 self._rung.add(channel)
         if is_first:
             self._soon(self._look_later, channel)
-        if is_here:
-            self._soon(self._start, name)
+        if held is not None:
+            self._start_soon(held)
 
     def on_live(self) -> None:
         """Look for missed wake-ups, now that a quorum of nodes publishes to this worker."""
         call_in_app(self._look_at, self._by_keys)
 
-    def _soon(self, call: Callable[[str], None], name: str) -> None:
+    def _start_soon(self, held: Held) -> None:
+        self._soon(partial(self._start, held), held.waiter.name)
+
+    def _soon(self, call: Callable[[], None], name: str) -> None:
         if self._closed:
             return
         self._calls.append((call, name))
@@ -292,7 +299,7 @@ class WaitingMessages:
                 return
             call, name = self._calls.popleft()
             try:
-                call(name)
+                call()
             except Exception:  # an error of one message must not end the worker's event loop
                 logger.exception(
                     "early-start-failed",
@@ -302,30 +309,29 @@ class WaitingMessages:
         if self._calls:
             self._consumer.timer.call_after(0, self._make_calls)
 
-    def _look_later(self, _: str) -> None:
+    def _look_later(self) -> None:
         self._consumer.timer.call_after(STALLED_AFTER, self._look_after_wake_ups)
 
     def _look_after_wake_ups(self) -> None:
         """Look at the keys of channels with a wake-up, and at their first messages."""
         with self._lock:
             rung, self._rung = self._rung, set()
-            woken = {held.keys for held in self._held.values() if rung & held.channels}
+            woken = {held.keys for held in self._held if rung & held.channels}
         self._look_at(woken)
 
-    def _start(self, name: str) -> None:
+    def _start(self, held: Held) -> None:
         """Start a message as its timer would: Celery's rate limits and revocations still apply."""
         with self._lock:
-            held = None if self._closed else self._held.get(name)
-            if held is None:
+            if self._closed or held not in self._held:
                 return
             now = time.monotonic()
             left = SETTLING if held.earlier_is_under_way else held.starts_from - now
             if left <= 0:
-                self._forget(name)
+                self._forget(held)
         if left > 0:
-            if name not in self._put_off:  # or each look would add a timer that repeats itself
-                self._put_off.add(name)
-                self._consumer.timer.call_after(left, self._start_put_off, (name,))
+            if held not in self._put_off:  # or each look would add a timer that repeats itself
+                self._put_off.add(held)
+                self._consumer.timer.call_after(left, self._start_put_off, (held,))
             return
         entry = timer_entry(self._consumer.timer, held.request)
         if entry is None or now > held.until - AT_ETA:
@@ -337,9 +343,9 @@ class WaitingMessages:
         if not self._busy_worker.returns(held.request):
             fun(*args, **kwargs)
 
-    def _start_put_off(self, name: str) -> None:
-        self._put_off.discard(name)
-        self._start(name)
+    def _start_put_off(self, held: Held) -> None:
+        self._put_off.discard(held)
+        self._start(held)
 
     def _look_at_intervals(self) -> None:
         if not self._is_ticking:
@@ -357,22 +363,18 @@ class WaitingMessages:
         now = time.monotonic()
         with self._lock:
             # Celery ends a message that is revoked when it starts.
-            due = [name for name, held in self._held.items() if is_revoked(held.request)]
+            due = [held for held in self._held if is_revoked(held.request)]
             if self._busy_worker.is_busy:
                 # At its ETA, it would begin to wait for a process, and no release would wake it.
                 next_look = now + LOOKS_EVERY + AT_ETA
-                due += [name for name, held in self._held.items() if held.until < next_look]
+                due += [held for held in self._held if held.until < next_look]
             earliest = now - TRIES_AFTER
-            longest = [
-                name
-                for name, held in self._held.items()
-                if held.starts_from < earliest and held.tries
-            ]
+            longest = [held for held in self._held if held.starts_from < earliest and held.tries]
             due += longest[:TRIES_AT_ONCE]
             earlier = [keys for keys in self._in_turn if keys in self._by_keys]
             in_turn = list(dict.fromkeys([*earlier, *self._by_keys]))
-        for name in due:
-            self._soon(self._start, name)
+        for held in due:
+            self._start_soon(held)
         at_once = max(LOOKS_AT_ONCE, math.ceil(len(in_turn) * LOOKS_EVERY / LOOKS_WITHIN))
         self._in_turn = dict.fromkeys(in_turn[at_once:] + in_turn[:at_once])
         self._look_at(in_turn[:at_once])
@@ -382,9 +384,9 @@ class WaitingMessages:
         now = time.monotonic()
         with self._listening_lock:
             with self._lock:
-                for name in [name for name, held in self._held.items() if held.until < now]:
-                    self._forget(name)
-                channels = frozenset().union(*(held.channels for held in self._held.values()))
+                for held in [held for held in self._held if held.until < now]:
+                    self._forget(held)
+                channels = frozenset().union(*(held.channels for held in self._held))
             if self._listener is not None:
                 self._listener.move(channels)
             if not channels:
@@ -413,13 +415,13 @@ class WaitingMessages:
     def _look_at(self, sets_of_keys: Iterable[tuple[str, ...]]) -> None:
         """Look at sets of keys, and at the first messages of each."""
         with self._lock:
-            first = [name for keys in sets_of_keys for name in self._first(keys, NEXT)]
+            first = [held for keys in sets_of_keys for held in self._first(keys, NEXT)]
         self._look(first)
 
-    def _look(self, names: Iterable[str]) -> None:
+    def _look(self, messages: Iterable[Held]) -> None:
         """Enter messages in their wait queues again, and start those whose keys are free."""
         with self._lock:
-            self._in_doubt.update(names)
+            self._in_doubt.update(messages)
             if self._is_looking or self._closed or not self._in_doubt:
                 return
             self._is_looking = True
@@ -428,17 +430,17 @@ class WaitingMessages:
             return
         self._is_looking = False
 
-    def _forget(self, name: str) -> None:
-        held = self._held.pop(name, None)
-        if held is not None:
-            del self._by_keys[held.keys][name]
-            if not self._by_keys[held.keys]:
-                del self._by_keys[held.keys]
+    def _forget(self, held: Held) -> None:
+        del self._held[held], self._by_keys[held.keys][held]
+        if not self._by_keys[held.keys]:
+            del self._by_keys[held.keys]
+        if self._by_name.get(held.waiter.name) is held:
+            del self._by_name[held.waiter.name]
 
-    def _first(self, keys: tuple[str, ...], count: int) -> list[str]:
+    def _first(self, keys: tuple[str, ...], count: int) -> list[Held]:
         """Return the messages that come first of those that may start; the caller has the lock."""
-        asleep = (item for item in self._by_keys.get(keys, {}).items() if _is_asleep(item[1]))
-        return [name for name, _ in nsmallest(count, asleep, key=lambda item: item[1].waiter.score)]
+        asleep = filter(_is_asleep, self._by_keys.get(keys, ()))
+        return nsmallest(count, asleep, key=lambda held: held.waiter.score)
 
     def _ask_nodes(self) -> None:
         time.sleep(SETTLING)  # messages that arrive together share one look
@@ -447,7 +449,7 @@ class WaitingMessages:
         with self._lock:
             self._is_looking = False
             in_doubt, self._in_doubt = self._in_doubt, set()
-            held = [self._held[name] for name in in_doubt if name in self._held]
+            held = [message for message in in_doubt if message in self._held]
         doubted: dict[tuple[str, ...], list[Held]] = {}
         for message in filter(_is_asleep, held):
             doubted.setdefault(message.keys, []).append(message)
@@ -456,8 +458,8 @@ class WaitingMessages:
                 for keys, free in self._free(batch):
                     with self._lock:
                         first = self._first(keys, free)
-                    for name in first:
-                        self._soon(self._start, name)
+                    for message in first:
+                        self._start_soon(message)
             except RedlockError as error:
                 logger.debug(
                     "waiting-keys-unreadable",

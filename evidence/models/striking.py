@@ -23,9 +23,9 @@ from celery.exceptions import Retry
 
 from celery_redlock.errors import LeaseLost
 from celery_redlock.tasks import task
+from celery_redlock.tasks.border import RequestState
 from celery_redlock.tasks.interrupt import interrupters
 from celery_redlock.tasks.interrupt.body import Body, InjectedLeaseLost
-from celery_redlock.tasks.request_state import RequestState
 from celery_redlock.tasks.run.running_lock import RunningLock
 from evidence.models.bodies import BodySetting
 from evidence.models.explorer import Found, ViolationError
@@ -35,7 +35,7 @@ THREAD = 1
 
 RUN = ("celery_redlock.tasks.interrupt.body", "run")
 AUTORETRY = ("celery.app.autoretry", "run")
-SHIELD = ("celery_redlock.tasks.run.autoretry", "run")
+SHIELD = ("celery_redlock.tasks.run.run", "run")
 APPLICATION = ("shop.tasks", "settle")
 RETRY = (("celery_redlock.tasks.task", "retry"), ("celery.app.task", "retry"))
 
@@ -275,7 +275,7 @@ class Striking:
             body.due = InjectedLeaseLost.into(body, LeaseLost("lost", "k", "test"))
         interrupter = self._reach_into(body)
         running_lock = object.__new__(RunningLock)
-        running_lock.body, running_lock._interrupter = body, interrupter
+        running_lock.body, running_lock.interrupter = body, interrupter
         return running_lock, interrupter
 
     def _reach_into(self, body: Body) -> Any:

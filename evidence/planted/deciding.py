@@ -50,9 +50,9 @@ _AT_PUBLISH = (
         "the sender of a duplicate waits forever for a result that is not stored",
         tested("test_a_result_that_the_first_call_does_not_store_is_unreadable"),
         (
-            "tasks/publish/unique_publish.py::UniquePublish._drop",
-            "self.call.ignores_result or holder.ignored",
-            "self.call.ignores_result",
+            "tasks/message/duplicate_result.py::result_of",
+            "ignored or holder.ignored",
+            "ignored",
         ),
     ),
     fault(

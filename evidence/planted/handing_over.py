@@ -6,9 +6,6 @@ from __future__ import annotations
 
 from evidence.planted.writing import fault, modelled, tested
 
-KEPT_KEYS = "tasks/run/kept_keys.py"
-CLEANUP = "tasks/publish/cleanup.py"
-
 HAND_OVER = (
     fault(
         "the oldest rival gives up the nodes that it has",
@@ -288,7 +285,7 @@ HAND_OVER = (
         "the last step that replaces a task does not release its keys",
         tested("test_a_chain_has_the_key_until_its_last_step_has_ended"),
         (
-            "tasks/run/kept_keys.py::cancel_kept",
+            "tasks/run/handover.py::cancel_kept",
             "owner is not None and not owner.runs(task.name)",
             "False",
         ),
@@ -297,7 +294,7 @@ HAND_OVER = (
         "a step that fails leaves the keys to a last step that never comes",
         tested("test_a_step_that_fails_frees_the_key"),
         (
-            "tasks/run/kept_keys.py::cancel_kept",
+            "tasks/run/handover.py::cancel_kept",
             "if raised in (Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE):",
             "if False:",
         ),
@@ -306,7 +303,7 @@ HAND_OVER = (
         "a step that goes to the dead letters leaves the keys to a last step that never comes",
         tested("test_a_step_whose_message_is_acknowledged_when_it_is_rejected_frees_the_key"),
         (
-            "tasks/run/kept_keys.py::cancel_kept",
+            "tasks/run/handover.py::cancel_kept",
             "(Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE)",
             "(Raised.EXCEPTION, Raised.REJECT_TO_QUEUE)",
         ),
@@ -315,7 +312,7 @@ HAND_OVER = (
         "a step that rejects an acknowledged message to its queue leaves the keys",
         tested("test_a_step_whose_message_is_acknowledged_when_it_is_rejected_frees_the_key"),
         (
-            "tasks/run/kept_keys.py::cancel_kept",
+            "tasks/run/handover.py::cancel_kept",
             "(Raised.EXCEPTION, Raised.REJECT, Raised.REJECT_TO_QUEUE)",
             "(Raised.EXCEPTION, Raised.REJECT)",
         ),
@@ -333,7 +330,7 @@ HAND_OVER = (
         "a last step that replaces itself frees the keys before its replacement has run",
         tested("test_a_step_that_replaces_itself_has_the_key_for_its_replacement"),
         (
-            "tasks/run/kept_keys.py::cancel_kept",
+            "tasks/run/handover.py::cancel_kept",
             "if raised is Raised.IGNORE or keeps_reservation(unused):",
             "if False:",
         ),
@@ -344,7 +341,7 @@ HAND_OVER = (
             "test_a_duplicate_that_had_to_be_sent_does_not_run_after_a_last_step_of_the_same_task"
         ),
         (
-            "tasks/run/kept_keys.py::keep_for_steps",
+            "tasks/run/handover.py::keep_for_steps",
             "nesting=(request.replaced_task_nesting or 0) + 1",
             "nesting=0",
         ),
@@ -353,7 +350,7 @@ HAND_OVER = (
         "a task whose steps have run counts as revoked",
         tested("test_a_duplicate_that_had_to_be_sent_runs_only_if_the_steps_were_rejected"),
         (
-            "tasks/run/kept_keys.py::cancel_kept",
+            "tasks/run/handover.py::cancel_kept",
             "Role.FINISHED if has_run else Role.REVOKED",
             "Role.REVOKED",
         ),
@@ -362,7 +359,7 @@ HAND_OVER = (
         "a task whose steps were rejected counts as done",
         tested("test_a_duplicate_that_had_to_be_sent_runs_only_if_the_steps_were_rejected"),
         (
-            "tasks/run/kept_keys.py::cancel_kept",
+            "tasks/run/handover.py::cancel_kept",
             "Role.FINISHED if has_run else Role.REVOKED",
             "Role.FINISHED",
         ),
@@ -371,7 +368,7 @@ HAND_OVER = (
         "steps keep the keys although a function may replace their last one",
         tested("test_a_key_with_a_window_or_that_a_newer_call_may_get_is_free_while_the_steps_run"),
         (
-            "tasks/run/kept_keys.py::keep_for_steps",
+            "tasks/run/handover.py::keep_for_steps",
             'on_duplicate not in ("existing", "raise")',
             'on_duplicate == "replace"',
         ),
@@ -380,7 +377,7 @@ HAND_OVER = (
         "a last step brings keys that its own lock makes it give up",
         tested("test_a_last_step_with_a_lock_or_a_marker_of_its_own_finds_the_key_free"),
         (
-            "tasks/run/kept_keys.py::_may_bring_keys",
+            "tasks/run/handover.py::_may_bring_keys",
             'getattr(task.app.tasks.get(last.task), "redlock_plan", None) is None',
             "not _may_need(running_lock, last)",
         ),
@@ -389,7 +386,7 @@ HAND_OVER = (
         "keys are kept from a step that needs them",
         tested("test_steps_that_lock_the_key_themselves_find_it_free"),
         (
-            "tasks/run/kept_keys.py::keep_for_steps",
+            "tasks/run/handover.py::keep_for_steps",
             "any(_may_need(running_lock, step) for step in steps if step is not last)",
             "False",
         ),

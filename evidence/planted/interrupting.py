@@ -75,7 +75,7 @@ INTERRUPTING = (
         modelled("body-thread-autoretry"),
         (
             "tasks/run/running_lock.py::RunningLock.defer_interrupt",
-            "self.body.defer(self._interrupter.recall)",
+            "self.body.defer(self.interrupter.recall)",
             "pass",
         ),
     ),

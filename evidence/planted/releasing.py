@@ -77,7 +77,7 @@ RELEASING = (
     fault(
         "a call is revoked that only shares a limit with another",
         tested("test_of_several_calls_none_is_chosen_and_all_are_named"),
-        ("tasks/forced_release.py::_check_one", "if len(held) < 2:", "if True:"),
+        ("tasks/by_hand.py::_check_one", "if len(held) < 2:", "if True:"),
     ),
     fault(
         "a revocation frees the key of a message in a pool process",

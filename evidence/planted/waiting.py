@@ -12,7 +12,11 @@ WAITING = (
     fault(
         "a message that waits hides another one with its id",
         tested("test_a_message_of_a_free_key_starts_although_another_one_has_its_id"),
-        ("tasks/waiting_messages.py::WaitingMessages.add", 'name += "+"', "self._forget(name)"),
+        (
+            "tasks/waiting_messages.py::WaitingMessages.add",
+            "if first is not None and first.until <= now:",
+            "if first is not None:",
+        ),
     ),
     fault(
         "who is refused is not remembered",
@@ -78,8 +82,8 @@ WAITING = (
         tested("test_of_a_free_key_the_message_with_the_most_urgent_priority_starts"),
         (
             "tasks/waiting_messages.py::WaitingMessages._first",
-            "item[1].waiter.score",
-            "item[1].waiter.since_ms",
+            "held.waiter.score",
+            "held.waiter.since_ms",
         ),
     ),
     fault(
@@ -192,7 +196,7 @@ WAITING = (
         ENDED,
         (
             "tasks/run/running_lock.py::RunningLock._clear_unrun",
-            "lock_request.forget_waiter()",
+            "lock_request.client.forget_waiter(keys, lock_request.waiter(is_registered=False))",
             "pass",
         ),
     ),
@@ -208,12 +212,20 @@ WAITING = (
     fault(
         "a message that ends still waits to ask a holder to stop",
         ENDED,
-        ("tasks/run/lock_request.py::LockRequest.forget_waiter", "*self.records, ", ""),
+        (
+            "tasks/run/running_lock.py::RunningLock._clear_unrun",
+            "*lock_request.records)",
+            ")",
+        ),
     ),
     fault(
         "a message that ends still waits for the end of a pause",
         ENDED,
-        ("tasks/run/lock_request.py::LockRequest.forget_waiter", ", *pauses)", ")"),
+        (
+            "protocol/commands.py::forget_waiter",
+            "(*stored, *filter(None, map(pause_of, stored)))",
+            "stored",
+        ),
     ),
     fault(
         "a message that expires while it waits is woken in the place of others",
@@ -699,8 +711,8 @@ WAITING = (
         tested("test_a_message_that_a_closed_worker_has_kept_for_a_moment_is_not_started"),
         (
             "tasks/waiting_messages.py::WaitingMessages._start",
-            "held = None if self._closed else self._held",
-            "held = self._held",
+            "if self._closed or held not in self._held:",
+            "if held not in self._held:",
         ),
     ),
     fault(
@@ -708,8 +720,8 @@ WAITING = (
         tested("test_of_a_free_key_only_the_oldest_message_starts"),
         (
             "tasks/waiting_messages.py::WaitingMessages._first",
-            "key=lambda item: item[1].since",
-            "key=lambda item: -item[1].since",
+            "key=lambda held: held.waiter.score",
+            "key=lambda held: -held.waiter.score",
         ),
     ),
 )

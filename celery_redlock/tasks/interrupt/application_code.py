@@ -27,7 +27,7 @@ PASS_ON = frozenset(
         ("celery.app.task", "__call__"),
         ("celery.local", "__call__"),
         ("celery_redlock.tasks.task", "__call__"),
-        ("celery_redlock.tasks.run.autoretry", "run"),
+        ("celery_redlock.tasks.run.run", "run"),
     }
 )
 

@@ -14,6 +14,7 @@ from celery_redlock._log import event_logger
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.tasks.border import AppLike, TaskLike, app_of
 from celery_redlock.tasks.config.options import LockOptions
+from celery_redlock.tasks.message.owner_label import TaskOwner
 
 logger = event_logger(__name__)
 
@@ -68,10 +69,19 @@ def is_duplicate(result: object) -> TypeGuard[DuplicateResult]:
     return isinstance(result, DuplicateResult)
 
 
-def result_of(task: TaskLike, task_id: str, *, ignored: bool) -> DuplicateResult:
-    """Return the result of an existing task; `ignored` if no worker stores it."""
-    result = DuplicateResult(task_id, backend=task.backend, task_name=task.name, app=app_of(task))
-    result.ignored = ignored
+def result_of(task: TaskLike, holder: TaskOwner, *, ignored: bool) -> DuplicateResult:
+    """
+    Return the result of an existing task.
+
+    Args:
+        task: the task that was called.
+        holder: the existing task.
+        ignored: no worker stores the result of the call; it is of the same task as the holder's.
+    """
+    result = DuplicateResult(
+        holder.task_id, backend=task.backend, task_name=task.name, app=app_of(task)
+    )
+    result.ignored = ignored or holder.ignored
     return result
 
 

@@ -18,7 +18,7 @@ from celery import bootsteps, signals
 from celery_redlock.tasks.border import context_of, is_revoked
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.message.withdrawal import cancel_reservation, forget_waiter
-from celery_redlock.tasks.run.kept_keys import cancel_for_steps
+from celery_redlock.tasks.run.handover import cancel_for_steps
 
 #: The messages that this worker has received, for as long as Celery keeps them.
 _received: WeakSet[Any] = WeakSet()

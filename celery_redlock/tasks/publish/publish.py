@@ -27,7 +27,7 @@ from celery_redlock.tasks.message.expiry import reservation_end
 from celery_redlock.tasks.message.node_keys import dedupe_key_for, marker_of, publish_keys
 from celery_redlock.tasks.publish.call import Call, debounced_call
 from celery_redlock.tasks.publish.unique_publish import UniquePublish
-from celery_redlock.tasks.run.handover import handover_for, inherited
+from celery_redlock.tasks.run.handover import continued_by, handed_over
 from celery_redlock.tasks.ticks.tick_context import pending_tick
 
 
@@ -77,8 +77,10 @@ def publish(
         options=options,
     )
     # A retry and a replacement are sent by the body, with the body's own task id.
-    tick, sent = inherited(task_id) if call.continues else (None, None)
-    envelope = Envelope(nonce=fresh_nonce(), tick=tick, sent=(sent or now) if lock.stops else None)
+    body = continued_by(task_id) if call.continues else None
+    tick = None if body is None else body.lock_request.tick
+    sent = now if body is None else body.lock_request.age_us / 1_000_000
+    envelope = Envelope(nonce=fresh_nonce(), tick=tick, sent=sent if lock.stops else None)
     if lock.mode_spec.at_publish:
         return _publish_with_lock(call, envelope, now, has_id=bool(task_id))
     if envelope.tick is None and envelope.sent is None:
@@ -122,16 +124,14 @@ def _publish_with_lock(call: Call, envelope: Envelope, now: float, *, has_id: bo
         nesting=call.options.get("replaced_task_nesting") or 0,
     )
     marker = marker_of(dedupe_key)
-    handover = None
-    if has_id:
+    running_lock = continued_by(call.task_id)
+    if running_lock is not None:
         end = reservation_end(task, lock, call.options, now, continuation=True)
-        handover = handover_for(
-            task.name, call.task_id, keys, end, nonce=envelope.nonce, marker=marker
-        )
-    if handover is not None:
-        sent = call.send(replace(handover.envelope, tick=envelope.tick))
-        handover.sent()
-        return sent
+        header = handed_over(running_lock, task.name, keys, end, envelope=envelope, marker=marker)
+        if header is not None:
+            sent = call.send(header)
+            running_lock.hand_over(header.reservation)
+            return sent
     return UniquePublish(
         call=call,
         client=client,

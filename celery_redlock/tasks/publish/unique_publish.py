@@ -179,7 +179,7 @@ class UniquePublish:
             other_task_id=other.task_id,
         )
         emit(Event.DUPLICATE, self.task, other.task_id, key=None, refused=False)
-        return result_of(self.task, other.task_id, ignored=self.task.ignore_result or other.ignored)
+        return result_of(self.task, other, ignored=self.task.ignore_result)
 
     def _reserve(
         self,
@@ -317,8 +317,7 @@ class UniquePublish:
         return self._send()
 
     def _drop(self, error: LockContended, holder: TaskOwner, *, refused: bool) -> DuplicateResult:
-        ignored = self.call.ignores_result or holder.ignored
-        existing = result_of(self.task, holder.task_id, ignored=ignored)
+        existing = result_of(self.task, holder, ignored=self.call.ignores_result)
         logger.info(
             "duplicate-not-sent",
             "Task %(task)s is not sent: %(other_task_id)s is %(role)s already (%(error)s)",

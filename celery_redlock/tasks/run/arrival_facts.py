@@ -4,14 +4,10 @@ The facts about a message that a worker received, in the terms of the rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_redlock.core.failures import Refusal
-from celery_redlock.errors import LockContended
 from celery_redlock.protocol.keys import GOES_FIRST, owner_timestamp_us, places_of
-from celery_redlock.tasks.config.option_values import resolve_policy
 from celery_redlock.tasks.message.expiry import PUBLISH_GRACE, holder_may_expire
 from celery_redlock.tasks.message.node_keys import dedupe_key_of, does_same_work
 from celery_redlock.tasks.message.owner_label import TaskOwner, parse_owner
@@ -30,7 +26,6 @@ from celery_redlock.tasks.rules.facts import (
     DuplicatePolicy,
     Evidence,
     Holder,
-    Need,
     Obstacle,
     Order,
     Raised,
@@ -121,25 +116,9 @@ def contention_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The rules' decision about a message that others refused."""
-
-    lock_request: LockRequest
-    refusal: Refusal
-    contention: Contention
-    action: Action | Need
-
-
-def verdict_on(lock_request: LockRequest, refusal: Refusal) -> Verdict:
-    """Ask the rules about a message that others refused."""
-    contention = contention_of(lock_request, refusal)
-    return Verdict(lock_request, refusal, contention, on_contention(contention))
-
-
-def in_place_of(verdict: Verdict) -> InPlace:
+def in_place_of(lock_request: LockRequest, refusal: Refusal, contention: Contention) -> InPlace:
     """Return the facts of a message that may wait in its process."""
-    lock_request, refusal, contention = verdict.lock_request, verdict.refusal, verdict.contention
+    action = on_contention(contention)
     taken_us = owner_timestamp_us(refusal.holder or "")
     now_us = lock_request.client.transport.wall_us()
     if refusal.frees_later:
@@ -150,8 +129,8 @@ def in_place_of(verdict: Verdict) -> InPlace:
         is_held_long = held_for > min(SHORT_BODY, WAIT_IN_PLACE / (refusal.before + 1))
     return InPlace(
         is_final=is_final(contention),
-        is_requeued=verdict.action is Action.WAIT,
-        is_newer=verdict.action in (Action.REQUEST_STOP, Action.OVERTAKE),
+        is_requeued=action is Action.WAIT,
+        is_newer=action in (Action.REQUEST_STOP, Action.OVERTAKE),
         eager=contention.eager,
         wait_is_set=lock_request.options.wait is not None,
         goes_later=(refusal.holder or "").startswith(GOES_FIRST),
@@ -178,18 +157,6 @@ def waiting_of(lock_request: LockRequest, *, is_refused: bool, is_registered: bo
         is_refused=is_refused,
         is_registered=is_registered,
     )
-
-
-def duplicate_policy(lock_request: LockRequest, error: LockContended) -> DuplicatePolicy:
-    """Call the function of `lock_on_duplicate`, and return its answer."""
-    task, policy = lock_request.task, lock_request.options.on_duplicate
-    return DuplicatePolicy(resolve_policy(task, "lock_on_duplicate", policy, error))
-
-
-def conflict_policy(lock_request: LockRequest, error: LockContended) -> ConflictPolicy:
-    """Call the function of `lock_on_conflict`, and return its answer."""
-    task, policy = lock_request.task, lock_request.options.on_conflict
-    return ConflictPolicy(resolve_policy(task, "lock_on_conflict", policy, error))
 
 
 def sightings_of(lock_request: LockRequest) -> list[tuple[Sighting, str | None]]:

@@ -28,22 +28,22 @@ from celery_redlock.errors import (
     QuorumUnavailable,
 )
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.tasks.border import ignores_result
+from celery_redlock.tasks.border import ignores_result, state_of
 from celery_redlock.tasks.config.broker_node import WITHOUT_SERVER
+from celery_redlock.tasks.config.option_values import resolve_policy
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import result_of
-from celery_redlock.tasks.message.envelope import WaitHistory
 from celery_redlock.tasks.message.expiry import NEXT_RUN_TTLS
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of, sentence
 from celery_redlock.tasks.message.node_keys import stop_request_keys
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_id, parse_owner
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules import arrival as rules
 from celery_redlock.tasks.rules.arrival import Action, Arrival, Contention
 from celery_redlock.tasks.rules.facts import (
     ConflictPolicy,
+    DuplicatePolicy,
     Evidence,
     Need,
     Obstacle,
@@ -51,10 +51,7 @@ from celery_redlock.tasks.rules.facts import (
     Role,
 )
 from celery_redlock.tasks.run.arrival_facts import (
-    arrival_of,
-    conflict_policy,
     contention_of,
-    duplicate_policy,
     sightings_of,
     waiting_of,
 )
@@ -166,16 +163,6 @@ class Case:
         return "" if self.holder is None else self.holder.task_id
 
 
-def judge_arrival(running_lock: RunningLock) -> bool:
-    """
-    Do what the rules decide about a message before it acquires anything.
-
-    Returns and raises the same as `resolve`.
-    """
-    known = arrival_of(running_lock.lock_request, time.time())
-    return resolve(Case(running_lock=running_lock, arrival=known))
-
-
 def resolve(case: Case) -> bool:
     """
     Do what the rules decide about a message that does not simply get its lock and marker.
@@ -194,7 +181,7 @@ def resolve(case: Case) -> bool:
     outcome: Case | bool = case
     while isinstance(outcome, Case):
         step, case = _next_step(outcome)
-        outcome = LEARN[step](case) if isinstance(step, Need) else EFFECTS[step](case)
+        outcome = LEARN[step](case) if isinstance(step, Need) else _carry_out(step, case)
     return outcome
 
 
@@ -202,24 +189,22 @@ def _next_step(case: Case) -> tuple[Action | Need, Case]:
     """Ask the rules, unless they were asked after the message's last attempt."""
     if case.arrival is not None:
         return rules.on_arrival(case.arrival), case
-    if case.contention is not None:
-        return rules.on_contention(case.contention), case
-    refusal = Refusal.of(case.error) if isinstance(case.error, LockContended) else None
-    verdict, has_flags = case.running_lock.verdict, case.has_retaken or case.has_taken_over
-    if (
-        verdict is not None
-        and not has_flags
-        and verdict.lock_request is case.lock_request
-        and verdict.refusal == refusal
-    ):
-        return verdict.action, replace(case, contention=verdict.contention)
-    known = contention_of(
-        case.lock_request,
-        refusal,
-        has_retaken=case.has_retaken,
-        has_taken_over=case.has_taken_over,
-    )
+    known = case.contention
+    if known is None:
+        known = contention_of(
+            case.lock_request,
+            Refusal.of(case.error) if isinstance(case.error, LockContended) else None,
+            has_retaken=case.has_retaken,
+            has_taken_over=case.has_taken_over,
+        )
     return rules.on_contention(known), replace(case, contention=known)
+
+
+def _carry_out(action: Action, case: Case) -> bool | Case:
+    """Take a step; one that ends the message without its body takes the marker first."""
+    if action in rules.MARKED_AS:
+        _leave_marker(case, rules.MARKED_AS[action])
+    return EFFECTS[action](case)
 
 
 # Facts that the rules need.
@@ -249,13 +234,15 @@ def _read_record(case: Case) -> Case:
 
 def _ask_policy(case: Case) -> Case:
     error = cast(LockContended, case.error)  # no other error leads here
-    if case.arrival is not None:
-        return case.knowing(policy=duplicate_policy(case.lock_request, error))
-    if case.contention is not None and case.contention.obstacle is not Obstacle.LOCK:
-        return case.knowing(at_publish=duplicate_policy(case.lock_request, error))
+    task, options = case.lock_request.task, case.lock_request.options
+    if case.contention is None or case.contention.obstacle is not Obstacle.LOCK:
+        asked = resolve_policy(task, "lock_on_duplicate", options.on_duplicate, error)
+        fact = "policy" if case.arrival is not None else "at_publish"
+        return case.knowing(**{fact: DuplicatePolicy(asked)})
     holder, answer = case.answered or ("", None)
     if answer is None or holder != case.holder_value:
-        answer = conflict_policy(case.lock_request, error)
+        asked = resolve_policy(task, "lock_on_conflict", options.on_conflict, error)
+        answer = ConflictPolicy(asked)
     return replace(case.knowing(at_run=answer), answered=(case.holder_value, answer))
 
 
@@ -289,7 +276,7 @@ def _wait(case: Case) -> bool | Case:
         is_refused=case.is_refused and is_held,
         is_registered=case.running_lock.is_registered,
     )
-    return EFFECTS[rules.how_to_wait(waiting)](case)
+    return _carry_out(rules.how_to_wait(waiting), case)
 
 
 def _try_by_name(case: Case) -> bool | Case:
@@ -300,14 +287,13 @@ def _requeue(case: Case) -> NoReturn:
     try:
         requeue(case.lock_request, case.why)
     except LockNotAcquired:
-        _leave_marker(case, Action.GIVE_UP)  # it could not be published again
+        _leave_marker(case, rules.MARKED_AS[Action.GIVE_UP])  # it could not be published again
         raise
 
 
 def _give_up(case: Case) -> NoReturn:
     lock_request = case.lock_request
     history = wait_history_of(lock_request)
-    _leave_marker(case, Action.GIVE_UP)
     fail_exhausted(lock_request, case.why, history.waited(time.time()), history.requeues)
 
 
@@ -366,11 +352,8 @@ def _requeue_copy(case: Case) -> NoReturn:
     lock_request = case.lock_request
     task, request = lock_request.task, lock_request.request
     runs = case.holder is not None and case.holder.role is Role.RUNNING
-    earlier = wait_history_of(lock_request)
     # This is not counted as waiting for a lock: the other delivery may run for any time.
-    history = WaitHistory(
-        first_seen=time.time(), requeues=earlier.requeues, retries=earlier.retries
-    )
+    history = replace(wait_history_of(lock_request), first_seen=time.time())
     # It has to come back while the marker still shows that the other one has finished.
     longest = min(longest_delay(lock_request), lock_request.options.dedupe_window / 2)
     delay = delay_after(history.requeues, longest)
@@ -498,7 +481,7 @@ def _reserve_next_run(case: Case) -> None:
 # Messages that end without their body.
 
 
-def _leave_marker(case: Case, action: Action) -> None:
+def _leave_marker(case: Case, role: Role) -> None:
     """
     Take the marker of a message that ends without its body, so that no copy of it runs.
 
@@ -513,7 +496,7 @@ def _leave_marker(case: Case, action: Action) -> None:
     try:
         over = error if about_marker and isinstance(error, LockContended) else None
         running_lock.lease = lock_request.acquire_marker(over)
-        running_lock.end_without_body(rules.MARKED_AS[action])
+        running_lock.end_without_body(role)
     except LockContended as met:
         resolve(case.met(met, is_refused=False, has_retaken=True, has_taken_over=about_marker))
     except LockNotAcquired as failure:
@@ -528,7 +511,6 @@ def _leave_marker(case: Case, action: Action) -> None:
 
 
 def _skip(case: Case) -> bool:
-    _leave_marker(case, Action.SKIP)
     lock_request, error = case.lock_request, case.why
     task, request = lock_request.task, lock_request.request
     reason = sentence(reason_of(error))
@@ -549,7 +531,6 @@ def _skip(case: Case) -> bool:
 
 
 def _skip_as_missed(case: Case) -> bool:
-    _leave_marker(case, Action.SKIP_AS_MISSED)
     lock_request = case.lock_request
     tick, deadline = lock_request.tick, lock_request.options.starting_deadline
     if tick is None or deadline is None:
@@ -586,7 +567,6 @@ def _end_skipped(
 
 
 def _fail(case: Case) -> NoReturn:
-    _leave_marker(case, Action.FAIL)
     logger.warning(
         "task-fails-without-lock",
         "Task %(task)s[%(task_id)s] fails without its lock: %(error)s",
@@ -625,7 +605,6 @@ def _reject(case: Case) -> NoReturn:
 
 def _fail_as_duplicate(case: Case) -> NoReturn:
     """Fail a duplicate that had to be sent, as its publish would have failed."""
-    _leave_marker(case, Action.FAIL_AS_DUPLICATE)
     task, request = case.lock_request.task, case.lock_request.request
     key = lock_key_of(getattr(case.why, "key", None))
     existing = case.holder_id
@@ -642,21 +621,10 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
         "lock_on_duplicate='existing' would end it as a skip instead of a failure.",
         existing,
     )
-    ignored = bool(ignores_result(task, request)) or (
-        case.holder is not None and case.holder.ignored
-    )
-    duplicate.result = result_of(task, existing, ignored=ignored)
+    if case.holder is not None:
+        ignored = bool(ignores_result(task, request))
+        duplicate.result = result_of(task, case.holder, ignored=ignored)
     raise duplicate from case.error
-
-
-def _end_as_replaced(case: Case) -> NoReturn:
-    _leave_marker(case, Action.END_AS_REPLACED)
-    _end_as_withdrawn(case)
-
-
-def _end_as_revoked(case: Case) -> NoReturn:
-    _leave_marker(case, Action.END_AS_REVOKED)
-    _end_as_withdrawn(case)
 
 
 def _end_as_withdrawn(case: Case) -> NoReturn:
@@ -784,6 +752,6 @@ EFFECTS: Mapping[Action, Callable[[Case], bool | Case]] = {
     Action.REJECT: _reject,
     Action.IGNORE: _ignore,
     Action.DROP_AS_SUPERSEDED: _drop_as_superseded,
-    Action.END_AS_REPLACED: _end_as_replaced,
-    Action.END_AS_REVOKED: _end_as_revoked,
+    Action.END_AS_REPLACED: _end_as_withdrawn,
+    Action.END_AS_REVOKED: _end_as_withdrawn,
 }

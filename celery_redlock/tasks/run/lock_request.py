@@ -17,7 +17,7 @@ from celery_redlock.core.failures import Refusal
 from celery_redlock.core.waiting import After, limited
 from celery_redlock.errors import LockContended, LockKeyError, QuorumUnavailable
 from celery_redlock.protocol.commands import Waiter
-from celery_redlock.protocol.keys import Key, given_back, has_limit, pause_of
+from celery_redlock.protocol.keys import Key, given_back, has_limit
 from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.config.client import client_for, lock_keys
@@ -46,7 +46,7 @@ from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.node_watch import report_unavailable
 from celery_redlock.tasks.rules.facts import Role
-from celery_redlock.tasks.run.window import Window
+from celery_redlock.tasks.run.window import on_own_clock
 
 logger = event_logger(__name__)
 
@@ -103,21 +103,6 @@ class LockRequest:
         This is so for every message of some tasks, and for the messages of ticks of any task.
         """
         return self.plan.marks_messages or self.tick is not None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to take."""
-        return not self.keys and not self.dedupe_key
-
-    @property
-    def is_judged_on_arrival(self) -> bool:
-        """Whether the rules decide about it before it acquires: a tick, or a known duplicate."""
-        return self.tick is not None or self.envelope.duplicate_of is not None
-
-    @property
-    def label(self) -> str:
-        """The label of the run, for the owner value."""
-        return self.label_as(Role.RUNNING)
 
     @property
     def tick_id(self) -> str | None:
@@ -217,12 +202,6 @@ class LockRequest:
         return max(0.0, self.window_ends - self.client.transport.now())
 
     @property
-    def window_until(self) -> float | None:
-        """The window's end in seconds since the epoch, for the message that continues this one."""
-        left = self.window_remaining
-        return None if left is None else time.time() + left
-
-    @property
     def marker_ttl(self) -> float:
         """Seconds for which the marker of a finished message is kept."""
         window = self.options.dedupe_window
@@ -277,11 +256,6 @@ class LockRequest:
         is_named = self.options.fair or has_limit(self.keys)
         return is_named and not (self.options.mode_spec.at_publish or self.request.is_eager)
 
-    @property
-    def _takes_turns(self) -> bool:
-        """Whether all its keys have a rate: a node that refuses one gives the message its turn."""
-        return self._is_named_at_once and all(key.is_rate for key in self.keys)
-
     def waiter(self, *, is_registered: bool) -> Waiter:
         """Return the waiter that names the message in wait queues."""
         history = self.envelope.wait_history
@@ -306,12 +280,6 @@ class LockRequest:
         # where the newest call wins, to none.
         gives_way = self._requeues and not self.options.stops
         return replace(waiter, name="") if gives_way else None
-
-    def forget_waiter(self) -> None:
-        """Have nodes forget it as a waiter, for it ends without its keys."""
-        pauses = filter(None, (pause_of(key.stored) for key in self.keys))
-        waiter = self.waiter(is_registered=False)
-        self.client.forget_waiter((*self.keys, *self.records, *pauses), waiter)
 
     def _remembered_for(self, since: float) -> float:
         if not any(key.is_rate for key in self.keys):
@@ -350,7 +318,7 @@ class LockRequest:
                 ttl=options.ttl,
                 wait=0.0 if by_name else self._wait_limit,
                 retry=options.retry,
-                label=self.label,
+                label=self.label_as(Role.RUNNING),
                 at_least_for=0.0 if self.holds_until_postrun else options.at_least_for,
                 reservation=self.envelope.reservation,
                 decide=decide,
@@ -400,7 +368,9 @@ class LockRequest:
         longest = min(longest, max(0.0, latest - now))
         if self.options.wait is not None:
             return min(self.options.wait, longest)
-        returns = self._takes_turns or self._requeues
+        # A node that refuses a key with a rate gives the message its turn.
+        takes_turns = self._is_named_at_once and all(key.is_rate for key in self.keys)
+        returns = takes_turns or self._requeues
         return min(WAIT_IN_PLACE if returns else DEFAULT_WAIT, longest)
 
     @property
@@ -444,12 +414,7 @@ def lock_request_for(
         tick=tick,
     )
     lock_request = _with_fitting_reservation(lock_request)
-    envelope, window_ends = Window(
-        client=client,
-        options=plan.options,
-        request=request,
-        envelope=lock_request.envelope,
-    ).on_own_clock()
+    envelope, window_ends = on_own_clock(client, plan.options, request, lock_request.envelope)
     envelope = with_bounded_lifetime(envelope, request, plan.options)
     return replace(lock_request, envelope=envelope, window_ends=window_ends)
 

@@ -12,6 +12,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
@@ -23,12 +24,11 @@ from celery_redlock.core.failures import Refusal
 from celery_redlock.core.waiting import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol.keys import QUORUM, given_back, in_header, pause_of
-from celery_redlock.tasks.border import AppLike, RequestLike, ignores_result
+from celery_redlock.tasks.border import AppLike, RequestLike, ignores_result, state_of
 from celery_redlock.tasks.events import Event, emit
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory, bounded_waits_for, send_again
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.shown_end import Requeued, store_wait
 
@@ -199,13 +199,8 @@ def republish(
         waits_for: node keys whose release wakes it.
     """
     request = lock_request.request
-    later = WaitHistory(
-        first_seen=wait_history.first_seen,
-        requeues=wait_history.requeues + 1,
-        retries=wait_history.retries,
-    )
     envelope = lock_request.envelope.waiting(
-        later,
+        replace(wait_history, requeues=wait_history.requeues + 1),
         begun=begun or lock_request.may_have_begun,
         waits_for=waits_for,
     )

@@ -5,19 +5,28 @@ One run of a task under its lock: acquire the lock, run the body, release the lo
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 from celery_redlock.core import Lease
 from celery_redlock.core.lease import watch
 from celery_redlock.errors import LockNotAcquired
-from celery_redlock.tasks.border import RequestLike, TaskLike
+from celery_redlock.tasks.border import (
+    RequestLike,
+    TaskLike,
+    run_in_autoretry,
+    set_run_in_autoretry,
+)
 from celery_redlock.tasks.config.option_values import skip_result
 from celery_redlock.tasks.config.options import LockPlan
+from celery_redlock.tasks.interrupt.interrupters import choose_interrupter
 from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.rules.ending import Move
-from celery_redlock.tasks.run.contention import Case, judge_arrival, resolve
-from celery_redlock.tasks.run.lease_lost import LeaseLostHandler
+from celery_redlock.tasks.run.arrival_facts import arrival_of
+from celery_redlock.tasks.run.contention import Case, resolve
+from celery_redlock.tasks.run.lease_lost import handle_loss
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.requeue import strip_header
 from celery_redlock.tasks.run.running_lock import RunningLock, current_running_lock
@@ -59,8 +68,10 @@ def run_locked(
 
 def _acquire(running_lock: RunningLock) -> bool:
     """Acquire what the message needs; return whether its body runs. Errors as `resolve`."""
-    if running_lock.lock_request.is_judged_on_arrival:
-        return judge_arrival(running_lock)
+    lock_request = running_lock.lock_request
+    if lock_request.tick is not None or lock_request.envelope.duplicate_of is not None:
+        known = arrival_of(lock_request, time.time())
+        return resolve(Case(running_lock=running_lock, arrival=known))
     try:
         running_lock.acquire()
     except LockNotAcquired as error:
@@ -70,31 +81,37 @@ def _acquire(running_lock: RunningLock) -> bool:
 
 def _watch(running_lock: RunningLock, lease: Lease) -> None:
     """Have the lease extended; its loss matters only to a body that runs under it."""
-    options = running_lock.lock_request.options
-    on_lost = options.on_lost if running_lock.body_lease is not None else "flag"
-    interrupter = (
-        None
-        if on_lost == "flag"
-        else running_lock.prepare_interrupter(running_lock.lock_request.plan.lost_signal)
-    )
+    plan, options = running_lock.lock_request.plan, running_lock.lock_request.options
+    if running_lock.body_lease is not None and options.on_lost != "flag":
+        running_lock.interrupter = choose_interrupter(running_lock.body, plan.lost_signal)
     watch(
         lease,
-        on_lost=LeaseLostHandler(
-            body=running_lock.body,
-            interrupter=interrupter,
-            task=running_lock.task,
-            request=running_lock.request,
-            on_lost=on_lost,
-            stopping_lock=running_lock.stopping_lock,
-        ),
+        on_lost=partial(handle_loss, running_lock),
         max_hold=options.max_hold,
         seen_within=math.inf if running_lock.stopping_lock is None else STOP_SEEN_WITHIN,
     )
 
 
-def lease_of(task: TaskLike) -> Lease | None:
-    """Return the lease under which a task's body runs here, or None."""
-    running_lock = current_running_lock()
-    return (
-        running_lock.body_lease if running_lock is not None and running_lock.task is task else None
-    )
+def end_before_autoretry(task: TaskLike) -> None:
+    """
+    Have a task's body end where Celery's autoretry takes over what it raised. Idempotent.
+
+    Celery wraps the task's `run`, so it sends the retry from inside the call of the body. A
+    `LeaseLost` that was thrown at the application's code could land in the retry if that code ends
+    meanwhile, so it is taken back.
+    """
+    application = run_in_autoretry(task)
+    if application is None or getattr(application, "celery_redlock", False):
+        return
+
+    @wraps(application)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return application(*args, **kwargs)
+        finally:
+            running_lock = current_running_lock()
+            if running_lock is not None:
+                running_lock.defer_interrupt()
+
+    run.celery_redlock = True  # type: ignore[attr-defined]  # marks it as wrapped
+    set_run_in_autoretry(task, run)

@@ -27,14 +27,13 @@ from celery_redlock.core.waiting import After
 from celery_redlock.errors import LossReason, QuorumUnavailable
 from celery_redlock.protocol.commands import ReleaseAction, Waiter
 from celery_redlock.protocol.keys import Key
-from celery_redlock.tasks.border import RequestLike
+from celery_redlock.tasks.border import RequestLike, state_of
 from celery_redlock.tasks.interrupt.body import Body
-from celery_redlock.tasks.interrupt.interrupters import Interrupter, choose_interrupter
+from celery_redlock.tasks.interrupt.interrupters import Interrupter
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.in_words import lease_in_words
 from celery_redlock.tasks.message.node_keys import dedupe_key_of
 from celery_redlock.tasks.message.owner_label import parse_owner
-from celery_redlock.tasks.request_state import state_of
 from celery_redlock.tasks.rules.arrival import Action, how_to_wait, waits_in_place
 from celery_redlock.tasks.rules.ending import (
     CeleryState,
@@ -50,10 +49,9 @@ from celery_redlock.tasks.rules.ending import (
 )
 from celery_redlock.tasks.rules.facts import Raised, Role
 from celery_redlock.tasks.run.arrival_facts import (
-    Verdict,
+    contention_of,
     in_place_of,
     raised_by,
-    verdict_on,
     waiting_of,
 )
 from celery_redlock.tasks.run.lock_request import LockRequest
@@ -75,6 +73,7 @@ class RunningLock:
         body: the running body; it decides when `LeaseLost` may be raised in it.
         lease: what was taken.
         stopping_lock: keeps the lock when a newer call asks this one to stop; None if none can ask.
+        interrupter: raises `LeaseLost` in the body; None if its loss does not interrupt it.
         body_lease: the lease under which the body runs; None if it holds no lock key.
         handover_reservation: the lock of the message that continues this one: a retry, or a
             replacement.
@@ -82,11 +81,9 @@ class RunningLock:
         unrun_as: its marker, where it ends without its body.
         skip_reason: why its body is skipped.
         is_registered: whether it has asked the nodes that refuse it to remember it.
-        verdict: what the rules decided about its latest attempt that others refused.
     """
 
     __slots__ = (
-        "_interrupter",
         "_leases_around",
         "_surrounding",
         "_taken_at",
@@ -94,6 +91,7 @@ class RunningLock:
         "body_lease",
         "enclosing",
         "handover_reservation",
+        "interrupter",
         "is_registered",
         "lease",
         "lock_request",
@@ -103,7 +101,6 @@ class RunningLock:
         "stopping_lock",
         "task",
         "unrun_as",
-        "verdict",
     )
 
     def __init__(self, lock_request: LockRequest) -> None:
@@ -120,8 +117,7 @@ class RunningLock:
         self.unrun_as: Role | None = None
         self.skip_reason = ""
         self.is_registered = False
-        self.verdict: Verdict | None = None
-        self._interrupter: Interrupter | None = None
+        self.interrupter: Interrupter | None = None
         self._leases_around: Any = ()
         self._taken_at = 0.0
         # A task may be called where an exception is being handled, which is not the task's own.
@@ -151,6 +147,16 @@ class RunningLock:
         """
         self.state = moved(self.state, move)
 
+    def hand_over(self, reservation: Reservation | None) -> None:
+        """
+        Note that the message that continues it is out: it gets the lock once the result is stored.
+
+        If it arrives before that, it finds the lock held by its own task, and waits. If the key has
+        a limit, it may find another slot free and begin there.
+        """
+        self.handover_reservation = reservation
+        self.move(Move.HAND_OVER)
+
     def end_without_body(self, role: Role) -> None:
         """Note that the marker alone was acquired, and its role when the request ends."""
         self.move(Move.MARK)
@@ -169,17 +175,18 @@ class RunningLock:
 
     def acquire(self, *, by_name: bool = False) -> None:
         """Acquire what the request takes, if anything; arguments and errors as `LockRequest`."""
-        if not self.lock_request.is_empty:
+        if self.lock_request.keys or self.lock_request.dedupe_key:
             self.is_registered = self.is_registered or by_name
             self.lease = self.lock_request.acquire(
                 self._decide, self._registers_as, by_name=by_name
             )
 
     def _decide(self, refusal: Refusal) -> After:
-        """Return what follows an attempt that others refused; `resolve` reuses the verdict."""
-        self.verdict = verdict = verdict_on(self.lock_request, refusal)
-        after = After.WAIT if waits_in_place(in_place_of(verdict)) else After.END
-        is_requeued = verdict.action is Action.WAIT and not refusal.split
+        """Return what follows an attempt that others refused."""
+        contention = contention_of(self.lock_request, refusal)
+        in_place = in_place_of(self.lock_request, refusal, contention)
+        after = After.WAIT if waits_in_place(in_place) else After.END
+        is_requeued = in_place.is_requeued and not refusal.split
         return after | After.REGISTER if is_requeued else after
 
     def _registers_as(self) -> Waiter | None:
@@ -210,20 +217,15 @@ class RunningLock:
             set_current_lease(lease)
         return lease
 
-    def prepare_interrupter(self, lost_signal: int) -> Interrupter:
-        """Choose how a `LeaseLost` is raised in the body that is about to run here."""
-        self._interrupter = choose_interrupter(self.body, lost_signal)
-        return self._interrupter
-
     def cancel_interrupt(self) -> None:
         """Throw nothing at this thread any more, and take back what has not landed."""
-        if self._interrupter is not None:
-            self._interrupter.cancel()
+        if self.interrupter is not None:
+            self.interrupter.cancel()
 
     def defer_interrupt(self) -> None:
         """Defer an interrupt that has not landed: the application's part ends."""
-        if self._interrupter is not None:
-            self.body.defer(self._interrupter.recall)
+        if self.interrupter is not None:
+            self.body.defer(self.interrupter.recall)
 
     def exit_body(self) -> None:
         """
@@ -342,7 +344,8 @@ class RunningLock:
         if envelope.reservation is not None:
             lock_request.client.cancel(envelope.reservation)
         if self.is_registered or lock_request.is_registered or envelope.wait_history is not None:
-            lock_request.forget_waiter()
+            keys = (*lock_request.keys, *lock_request.records)
+            lock_request.client.forget_waiter(keys, lock_request.waiter(is_registered=False))
 
     def _unwinding(self) -> BaseException | None:
         """Return the exception that passes through here, if any."""

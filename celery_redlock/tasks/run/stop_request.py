@@ -16,6 +16,7 @@ from celery_redlock.core.settings import DEFAULT_POLICY
 from celery_redlock.errors import LockNotAcquired, LossReason
 from celery_redlock.protocol.keys import places_of
 from celery_redlock.tasks.message.in_words import reason_of
+from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run.lock_request import LockRequest
 
 logger = event_logger(__name__)
@@ -133,7 +134,7 @@ class StoppingLock:
                 extras,
                 ttl=options.ttl,
                 wait=self._retry_for,
-                label=lock_request.label,
+                label=lock_request.label_as(Role.RUNNING),
                 at_least_for=0.0
                 if lock_request.holds_until_postrun
                 else max(0.0, options.at_least_for - age),

@@ -9,7 +9,7 @@ import pytest
 from celery import chain
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.patterns import lock_matching_tasks
+from celery_redlock.tasks.adoption import lock_matching_tasks
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 

@@ -8,7 +8,7 @@ import pytest
 from celery import Task
 
 from celery_redlock.protocol.commands import Command, Script
-from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.adoption import protect_tasks
 from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport
 from tests.support.tasks import Bench
 from tests.support.unique import declare

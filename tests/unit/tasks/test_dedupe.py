@@ -10,7 +10,7 @@ import pytest
 from celery import Task, signals
 from celery.exceptions import Reject
 
-from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.adoption import protect_tasks
 from celery_redlock.tasks.rules.facts import Role
 from tests.support.tasks import Bench
 from tests.support.unique import left, mark, role, value

@@ -12,7 +12,7 @@ from celery.app.trace import build_tracer
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.patterns import idle_patterns, lock_matching_tasks
+from celery_redlock.tasks.adoption import idle_patterns, lock_matching_tasks
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import start_worker
 

@@ -10,8 +10,7 @@ from celery import Task, chunks, group, xmap, xstarmap
 
 from celery_redlock import RedlockTask
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.tasks.dedupe import protect_tasks
-from celery_redlock.tasks.patterns import lock_matching_tasks
+from celery_redlock.tasks.adoption import lock_matching_tasks, protect_tasks
 from tests.support.tasks import Bench, Outcome
 from tests.unit.tasks.jobs import job, raising
 

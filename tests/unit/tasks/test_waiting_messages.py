@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +97,10 @@ class Worker:
     def fire_until(self, condition: Callable[[], Any]) -> None:
         """Let timers fire until this is so."""
         wait_until(lambda: self.fire() or condition(), message=lambda: f"started: {self.started}")
+
+
+def name_of(held: waiting_messages.Held) -> str:
+    return held.waiter.name
 
 
 @pytest.fixture
@@ -260,8 +263,8 @@ def test_a_message_that_a_closed_worker_has_kept_for_a_moment_is_not_started(
     worker.fire()
     worker.waiting.close()
     (left,) = (e.entry for e in worker.timer.queue if e.entry.fun == worker.waiting._start_put_off)
-    held = worker.waiting._held
-    held["a"] = replace(held["a"], starts_from=0.0)  # its moment has passed
+    (held,) = worker.waiting._held
+    object.__setattr__(held, "starts_from", 0.0)  # its moment has passed
     left()
     assert worker.started == []
 
@@ -282,7 +285,7 @@ def test_messages_whose_time_has_come_are_forgotten(worker: Worker) -> None:
     worker.receive("a")
     settle(worker, "over")
     worker.waiting.prune()
-    assert list(worker.waiting._held) == ["a"]
+    assert list(map(name_of, worker.waiting._held)) == ["a"]
 
 
 @pytest.mark.parametrize("retries", [0, 1])
@@ -502,7 +505,7 @@ def test_after_a_wake_up_a_worker_looks_whether_anybody_has_come(
     monkeypatch.setattr(waiting_messages, "LOOKS_EVERY", 600.0)
     worker.receive("ours")
     monkeypatch.setattr(waiting_messages, "STALLED_AFTER", 0.0)
-    monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
+    monkeypatch.setattr(WaitingMessages, "_look", lambda _, held: looked.extend(map(name_of, held)))
     worker.waiting.on_wake("gone", CHANNEL)
     worker.fire_until(lambda: looked)
     assert looked == ["ours"]
@@ -513,7 +516,7 @@ def test_a_worker_looks_at_intervals_for_holders_that_died(
 ) -> None:
     looked: list[str] = []
     monkeypatch.setattr(waiting_messages, "LOOKS_EVERY", 0.01)
-    monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
+    monkeypatch.setattr(WaitingMessages, "_look", lambda _, held: looked.extend(map(name_of, held)))
     worker.receive("a")
     worker.fire_until(lambda: looked.count("a") > 2)
 
@@ -562,7 +565,7 @@ def test_it_looks_at_all_keys_within_half_a_minute(
 ) -> None:
     looked: set[str] = set()
     monkeypatch.setattr(waiting_messages, "LOOKS_AT_ONCE", 1)
-    monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.update(names))
+    monkeypatch.setattr(WaitingMessages, "_look", lambda _, held: looked.update(map(name_of, held)))
     for at in range(100):
         worker.receive(f"m{at}", key=f"redlock:{at}")
     looked.clear()
@@ -578,7 +581,7 @@ def test_of_many_keys_it_looks_at_some_in_turn(
     monkeypatch.setattr(waiting_messages, "LOOKS_AT_ONCE", 1)
     for at in range(3):
         worker.receive(f"m{at}", key=f"redlock:{at}")
-    monkeypatch.setattr(WaitingMessages, "_look", lambda _, names: looked.extend(names))
+    monkeypatch.setattr(WaitingMessages, "_look", lambda _, held: looked.extend(map(name_of, held)))
     for at in range(4):
         worker.waiting._look_at_next()
         worker.receive(f"new{at}", key=f"redlock:new{at}")

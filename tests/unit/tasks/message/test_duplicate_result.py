@@ -16,6 +16,8 @@ from celery_redlock.tasks.config.resolve import resolve_options
 from celery_redlock.tasks.config.settings import read_settings
 from celery_redlock.tasks.message import duplicate_result
 from celery_redlock.tasks.message.duplicate_result import result_of, warn_of_unreadable
+from celery_redlock.tasks.message.owner_label import TaskOwner
+from celery_redlock.tasks.rules.facts import Role
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +37,14 @@ def declare(backend: str | None = "cache+memory://", **options: Any) -> Any:
     return app.tasks["job"]
 
 
+def existing_task() -> TaskOwner:
+    return TaskOwner(role=Role.RUNNING, task_id="existing", host="worker", pid=1, since=0)
+
+
 def test_it_reads_the_outcome_of_the_existing_task() -> None:
     task = declare()
     task.backend.store_result("existing", 7, "SUCCESS")
-    result = result_of(task, "existing", ignored=False)
+    result = result_of(task, existing_task(), ignored=False)
     assert (result.readable, is_duplicate(result), result.get(timeout=1)) == (True, True, 7)
 
 
@@ -55,7 +61,7 @@ def test_it_reads_the_outcome_of_the_existing_task() -> None:
 def test_what_can_never_be_read_is_refused_at_once(
     backend: str | None, ignored: bool, mend: str, read: str
 ) -> None:
-    result = result_of(declare(backend), "existing", ignored=ignored)
+    result = result_of(declare(backend), existing_task(), ignored=ignored)
     assert result.readable is False
     with pytest.raises(ConfigurationError, match=mend):
         getattr(result, read)()
@@ -66,7 +72,7 @@ def existing() -> Iterator[Any]:
     """The result of a task of the current app."""
     task = declare()
     task.app.set_current()
-    yield result_of(task, "existing", ignored=False)
+    yield result_of(task, existing_task(), ignored=False)
     Celery("other").set_current()
 
 

@@ -10,7 +10,7 @@ from celery import Task, signals
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import RedlockTask
-from celery_redlock.tasks.dedupe import protect_tasks
+from celery_redlock.tasks.adoption import protect_tasks
 from celery_redlock.tasks.message.envelope import Envelope
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.rules.facts import Role
