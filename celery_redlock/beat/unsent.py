@@ -53,11 +53,10 @@ class RetryQueue:
             entry: the entry as it was before the scheduler counted it as run.
             at_once: the entry did not cause the failure; its first retry is in the next pass.
         """
-        known = self._waiting.get(entry.name)
-        pause = self._pause if known is None else known[2]
-        next_at = self._now() + (0.0 if at_once and known is None else pause)
-        doubled = pause if at_once and known is None else 2 * pause
-        self._waiting[entry.name] = (entry, next_at, doubled)
+        _, _, pause = self._waiting.get(entry.name, (entry, 0.0, self._pause))
+        at_once = at_once and entry.name not in self._waiting
+        next_at = self._now() + (0.0 if at_once else pause)
+        self._waiting[entry.name] = (entry, next_at, pause if at_once else 2 * pause)
 
     def discard(self, name: str) -> None:
         """Remove an entry: its tick was sent, or a later one."""

@@ -394,7 +394,11 @@ def one_of(
 
 
 def checks_of(cls: type) -> dict[str, Callable[[Any], Any]]:
-    """Return the checks with which a class annotates its fields, by the names of the fields."""
+    """
+    Return the checks with which a class annotates its fields, by the names of the fields.
+
+    The annotations are evaluated here, so they may name checks that their module defines later.
+    """
     hints = get_type_hints(cls, include_extras=True)
     return {
         name: hint.__metadata__[0] for name, hint in hints.items() if get_origin(hint) is Annotated

@@ -33,7 +33,7 @@ from celery_redlock.tasks.border import (
 )
 from celery_redlock.tasks.config.options import LockOptions
 from celery_redlock.tasks.message.expiry import NEXT_RUN_TTLS, is_continuation, lifetime
-from celery_redlock.tasks.message.header_values import given, read_count, read_moment, read_text
+from celery_redlock.tasks.message.header_values import read_count, read_moment, read_text
 from celery_redlock.tasks.message.owner_label import LONGEST_ID, label_id, parse_owner
 from celery_redlock.tasks.message.tick import LONGEST_INTERVAL, Tick
 from celery_redlock.tasks.rules.facts import Role
@@ -190,30 +190,40 @@ class Envelope:
 
     def write(self) -> dict[str, Any]:
         """Return the header's value."""
-        lock, history, original = self.reservation, self.wait_history, self.duplicate_of
-        return given(
-            {
-                "nonce": self.nonce,
-                "handovers": self.handovers or None,
-                "sent": self.sent,
-                "lock": lock
-                and {
-                    "keys": list(lock.node_keys),
-                    "owner": lock.owner,
-                    "expires_at": lock.expires_at,
-                },
-                "window_until": self.window_until,
-                "begun": self.begun or None,
-                "tick": self.tick and self.tick.write(),
-                "duplicate_of": original and {"id": original.task_id, "marker": original.marker},
-                "after": self.after,
-                "first_seen": history and history.first_seen,
-                "requeues": history and history.requeues,
-                "retries": history and history.retries,
-                "waits_for": list(self.waits_for) or None,
-                "returns": self.returns or None,
+        header: dict[str, Any] = {"nonce": self.nonce}
+        if self.handovers:
+            header["handovers"] = self.handovers
+        if self.sent is not None:
+            header["sent"] = self.sent
+        if self.reservation is not None:
+            lock = self.reservation
+            header["lock"] = {
+                "keys": list(lock.node_keys),
+                "owner": lock.owner,
+                "expires_at": lock.expires_at,
             }
-        )
+        if self.window_until is not None:
+            header["window_until"] = self.window_until
+        if self.begun:
+            header["begun"] = True
+        if self.tick is not None:
+            header["tick"] = self.tick.write()
+        if self.duplicate_of is not None:
+            header["duplicate_of"] = {
+                "id": self.duplicate_of.task_id,
+                "marker": self.duplicate_of.marker,
+            }
+        if self.after is not None:
+            header["after"] = self.after
+        if self.wait_history is not None:
+            header["first_seen"] = self.wait_history.first_seen
+            header["requeues"] = self.wait_history.requeues
+            header["retries"] = self.wait_history.retries
+        if self.waits_for:
+            header["waits_for"] = list(self.waits_for)
+        if self.returns:
+            header["returns"] = self.returns
+        return header
 
     def waiter(self, app: AppLike, request: Any) -> Waiter:
         """

@@ -1,8 +1,8 @@
 """
 Withdrawing a queued message, and clearing what nodes have of a message that never runs.
 
-The dedupe marker of a withdrawn message keeps it from running. Nodes have the reservation of a
-message, and its places in wait queues.
+The dedupe marker of a withdrawn message keeps it from running. Cleared are its reservation and its
+places in wait queues.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def cancel_reservation(app: AppLike | None, header: Any, role: Role = Role.REVOK
     Args:
         app: the app of its task.
         header: its header `redlock`.
-        role: of its marker, by which duplicates know whether its work is done.
+        role: role of its marker: duplicates read from it whether the work is done.
     """
     if app is None or not isinstance(header, Mapping):
         return

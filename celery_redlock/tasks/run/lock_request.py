@@ -30,10 +30,7 @@ from celery_redlock.tasks.message.envelope import (
     with_bounded_lifetime,
     within_bounds,
 )
-from celery_redlock.tasks.message.expiry import (
-    expires_at,
-    is_continuation,
-)
+from celery_redlock.tasks.message.expiry import expires_at, is_continuation
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_for,
@@ -394,7 +391,7 @@ def lock_request_for(
     """
     client = client_for(task.app)
     envelope = within_bounds(Envelope.read(request.headers), task, request, plan.options)
-    # No schedule calls `apply()`.
+    # An eager call comes from no schedule.
     tick = None if request.is_eager else envelope.tick
     try:
         keys = lock_keys(client, task, args, kwargs)

@@ -158,7 +158,7 @@ class EntryState:
             "count": self.count,
             "takeovers": self.takeovers,
         }
-        if self.begun_parts:
+        if self.begun_us or self.begun_parts:
             content["begun"] = [self.begun_us, self.begun_parts]
         if self.step:
             content |= {"returned_at": self.returned_at, "step": self.step}

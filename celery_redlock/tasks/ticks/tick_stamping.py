@@ -1,7 +1,7 @@
 """
 Schedulers whose messages carry their tick: the entry's name and due time, which Celery omits.
 
-Of beats with any scheduler but ours several may run, and each tick's body still runs once.
+Several beats may run with any scheduler but this package's own: each tick's body still runs once.
 """
 
 from __future__ import annotations
