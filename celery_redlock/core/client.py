@@ -23,7 +23,7 @@ from celery_redlock.core.holding import Holding
 from celery_redlock.core.inspection import LockInfo, lock_info, run_inspection
 from celery_redlock.core.lease import Lease, begin_release, holding_of, release_leases
 from celery_redlock.core.limits import Limit, Rate
-from celery_redlock.core.options import AcquireOptions, acquire_request
+from celery_redlock.core.options import AcquireOptions, checked_options
 from celery_redlock.core.release import HANDBACK_TTL, deliver_later, release_to, send_release
 from celery_redlock.core.reservation import Reservation
 from celery_redlock.core.settings import (
@@ -234,14 +234,14 @@ class Client:
         return self.lease_from(params, tries.seconds, attempt, attempts, began)
 
     def lease_from(
-        self, params: AcquireParams, waited: float, attempt: Attempt, attempts: int, began: float
+        self, params: AcquireParams, tried_for: float, attempt: Attempt, attempts: int, began: float
     ) -> Lease:
         """
         Return the lease of the last attempt of a call, or raise why it was not granted.
 
         Args:
-            params: of the first attempt.
-            waited: for how many seconds the call was to try.
+            params: of the first attempt, or of the attempt whose lease is only released.
+            tried_for: seconds for which the call was to try.
             attempt: the last attempt.
             attempts: how many there were.
             began: when the first one began, on the transport's clock.
@@ -255,7 +255,7 @@ class Client:
                     lease.release()  # the caller never gets it
                 raise
         if lease is None:
-            error = not_acquired_error(attempt, self.node_names, waited)
+            error = not_acquired_error(attempt, self.node_names, tried_for)
             if isinstance(error, LockContended):
                 refuse_own_lock(self.transport, params.keys)
             raise error
@@ -342,7 +342,7 @@ class Client:
             QuorumUnavailable: too few nodes answered.
             LockKeyError: a key cannot be used.
         """
-        params, tries = acquire_request(self.settings, keys, records, **options)
+        params, tries = checked_options(self.settings, keys, records, **options)
         params = replace(params, previous=reservation, waiter=first_waiter, is_held=is_held)
         tries = replace(tries, waiter=waiter, registers_as=registers_as, decide=decide)
         lease = self.acquire(params, tries)

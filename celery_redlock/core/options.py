@@ -70,7 +70,7 @@ def _checked_wait(wait: float | timedelta | None) -> float:
     )
 
 
-def acquire_request(
+def checked_options(
     settings: ClientSettings,
     key: LockKeys | Sequence[Name],
     records: Sequence[str | Key] = (),
@@ -90,15 +90,16 @@ def acquire_request(
     keys = (*checked_keys(settings.key_prefix, key), *checked_records(records))
     if not keys:
         raise LockKeyError("A lock key cannot be empty. Name one key or several.")
-    params = AcquireParams(
-        settings=settings,
-        keys=keys,
-        ttl=settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl),
-        label=label or client_label(),
-        at_least_for=checked_seconds("at_least_for", at_least_for, may_be_zero=True),
-    )
+    length = settings.ttl if ttl is None else checked_ttl(ttl, settings.max_ttl)
     tries = RetryOptions(
         seconds=_checked_wait(wait),
         policy=settings.retry if retry is None else checked_policy(retry),
+    )
+    params = AcquireParams(
+        settings=settings,
+        keys=keys,
+        ttl=length,
+        label=label or client_label(),
+        at_least_for=checked_seconds("at_least_for", at_least_for, may_be_zero=True),
     )
     return params, tries

@@ -17,8 +17,8 @@ from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
     AcquireOptions,
-    acquire_request,
     check_names,
+    checked_options,
 )
 from celery_redlock.core.pausing import pause_lock, resume_lock
 from celery_redlock.core.settings import CLIENT_OPTIONS, ClientOptions
@@ -88,7 +88,7 @@ class Redlock:
         """
         check_names("acquire", options, ACQUIRE_OPTIONS)
         client = self._client
-        params, tries = acquire_request(client.settings, key, **options)
+        params, tries = checked_options(client.settings, key, **options)
         if tries.seconds:
             refuse_own_lock(client.transport, params.keys)
         return client.acquire(params, tries)

@@ -211,7 +211,7 @@ TRANSPORT = (
         (
             "core/release.py::UnawaitedRelease.__init__",
             "self._give_up_at = math.inf",
-            "self._give_up_at = transport.now() + node_timeout",
+            "self._give_up_at = transport.now() + 1.0 + node_timeout",
         ),
     ),
     fault(
@@ -441,7 +441,7 @@ TRANSPORT = (
         "a finished message leaves no mark",
         simulated("late", "1-60"),
         (
-            "core/options.py::acquire_request",
+            "core/options.py::checked_options",
             "(*checked_keys(settings.key_prefix, key), *checked_records(records))",
             "checked_keys(settings.key_prefix, key) or checked_records(records)",
         ),

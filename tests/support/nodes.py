@@ -11,7 +11,7 @@ from typing import Any
 from celery_redlock import Lease, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.core.attempt import Attempt, attempt_once
-from celery_redlock.core.options import acquire_request
+from celery_redlock.core.options import checked_options
 from celery_redlock.protocol.commands import Command, read_reply
 from celery_redlock.protocol.keys import (
     META_PREFIX,
@@ -91,7 +91,7 @@ class Nodes(ABC):
 
     def attempt(self, client: Redlock, *names: str, ttl: float = 30.0) -> Attempt:
         """Make exactly one attempt and return it with every vote."""
-        params, _ = acquire_request(client_of(client).settings, names, ttl=ttl)
+        params, _ = checked_options(client_of(client).settings, names, ttl=ttl)
         return attempt_once(client_of(client).transport, params)
 
     def owners(self, name: str) -> list[str | None]:

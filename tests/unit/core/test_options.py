@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from celery_redlock import AsyncRedlock, Redlock
-from celery_redlock.core.options import AcquireOptions, acquire_request
+from celery_redlock.core.options import AcquireOptions, checked_options
 from celery_redlock.core.settings import ClientOptions, client_settings
 from celery_redlock.errors import ConfigurationError
 
@@ -79,7 +79,7 @@ OTHERS = (
 
 @pytest.mark.parametrize(
     ("options", "checks"),
-    [(ClientOptions, client_settings), (AcquireOptions, acquire_request)],
+    [(ClientOptions, client_settings), (AcquireOptions, checked_options)],
     ids=["client", "acquire"],
 )
 def test_the_typed_options_are_those_that_are_checked(
