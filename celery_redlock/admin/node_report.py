@@ -218,7 +218,7 @@ def _memory_report(node: NodeAddress, timeout: float, key_prefix: str) -> NodeRe
     longest, left_ms = memory.state.owner(ANY_PAUSE, now_us), None
     if longest is not None and memory.state.owner(longest, now_us) is not None:
         left_ms = memory.state.keys[longest].expires_at - now_us // 1000
-    guard, quarantine_left = _guard(MEMORY.administration(node).run("look"))
+    guard, quarantine_left = _guard(MEMORY.session(node, timeout).arm("look"))
     return NodeReport(
         url=node.name,
         latency=0.0,

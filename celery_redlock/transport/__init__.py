@@ -12,25 +12,33 @@ from celery_redlock.transport.addresses import (
     parse_nodes,
     split_nodes,
 )
-from celery_redlock.transport.base import AckedNodes, Channel, Durations, Transport, borrowed
-from celery_redlock.transport.kinds import Administration, NodeKind, NodeReader
+from celery_redlock.transport.base import (
+    NODE_ERRORS,
+    AckedNodes,
+    Channel,
+    Durations,
+    NodeKind,
+    NodeSession,
+    Transport,
+    borrowed,
+)
 from celery_redlock.transport.listeners import Listener, WaitingCall
-from celery_redlock.transport.memory.nodes import MemoryNodes
-from celery_redlock.transport.redis.nodes import Servers
+from celery_redlock.transport.memory.nodes import MemorySession
+from celery_redlock.transport.memory.transport import MemoryTransport, memory_node
+from celery_redlock.transport.redis.nodes import ServerSession, probe_server
 from celery_redlock.transport.redis.transport import RedisTransport
 
 __all__ = [
-    "KINDS",
     "MEMORY",
+    "NODE_ERRORS",
     "SERVERS",
     "AckedNodes",
-    "Administration",
     "Channel",
     "Durations",
     "Listener",
     "NodeAddress",
     "NodeKind",
-    "NodeReader",
+    "NodeSession",
     "RedisTransport",
     "Transport",
     "WaitingCall",
@@ -44,7 +52,13 @@ __all__ = [
 ]
 
 
-SERVERS, MEMORY = Servers(), MemoryNodes()
+SERVERS = NodeKind(RedisTransport, ServerSession, probe_server)
+MEMORY = NodeKind(
+    lambda nodes, *_: MemoryTransport([memory_node(node) for node in nodes]),
+    MemorySession,
+    lambda *_: None,  # it serves; a test that makes it fail wants to see the locks fail
+    is_in_process=True,
+)
 
 #: The kind of a node, by the scheme of its URL.
 KINDS: Mapping[str, NodeKind] = {

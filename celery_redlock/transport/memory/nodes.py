@@ -4,61 +4,35 @@ The kind of node that lives in one process; it is armed and read as the scripts 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from celery_redlock.protocol.commands import Command, inspect
 from celery_redlock.protocol.keys import lock_of
 from celery_redlock.protocol.votes import Failed, KeyStates, Vote
 from celery_redlock.protocol.wait_queue import WaitQueue
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import Durations
-from celery_redlock.transport.kinds import (
-    SCANNED_AT_ONCE,
-    Administration,
-    NodeKind,
-    NodeReader,
-    checked_states,
-)
-from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport, memory_node
+from celery_redlock.transport.base import SCANNED_AT_ONCE, NodeSession, checked_states
+from celery_redlock.transport.memory.transport import memory_node
 
 
-class MemoryNodes(NodeKind):
-    """Nodes named `memory://name`."""
-
-    is_in_process = True
-
-    def open_transport(
-        self,
-        nodes: Sequence[NodeAddress],
-        durations: Durations,
-        on_deferred: Callable[[Any], object],
-    ) -> MemoryTransport:
-        return MemoryTransport([memory_node(node) for node in nodes])
-
-    def administration(self, node: NodeAddress) -> Administration:
-        return MemoryAdministration(memory_node(node))
-
-    def reader(self, node: NodeAddress, timeout: float) -> NodeReader:
-        return MemoryReader(memory_node(node))
-
-    def probe(self, node: NodeAddress, timeout: float) -> str | None:
-        return None  # it serves; a test that makes it fail wants to see the locks fail
-
-
-class MemoryAdministration(Administration):
+class MemorySession(NodeSession):
     """A node of this process."""
 
-    def __init__(self, node: MemoryNode) -> None:
-        self._node = node
-        self._identity = node.state.identity
+    def __init__(self, node: NodeAddress, timeout: float) -> None:
+        self._node = memory_node(node)
+        self._identity = self._node.state.identity
+
+    def open(self) -> None:
+        if self._node.refusing or self._node.paused:
+            raise ConnectionError("no answer")
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
-    def run(self, mode: str) -> str:
+    def arm(self, mode: str) -> str:
+        self.open()
         node, state = self._node, self._node.state
-        if node.refusing or node.paused or node.garbage or state.identity != self._identity:
+        if node.garbage or state.identity != self._identity:
             raise ConnectionError("no answer")
         record = state.guard
         if record is not None and mode != "force":
@@ -71,45 +45,30 @@ class MemoryAdministration(Administration):
         state.arm()
         return "armed"
 
-
-class MemoryReader(NodeReader):
-    """A node of this process."""
-
-    def __init__(self, node: MemoryNode) -> None:
-        self._node = node
-        self._check()
-
-    def close(self) -> None:
-        pass
-
     def size(self) -> int:
-        self._check()
+        self.open()
         return len(self._node.state.keys)
 
     def scan(self, match: str) -> Iterator[Sequence[bytes]]:
         names = [name.encode() for name in list(self._node.state.keys)]
         for first in range(0, len(names), SCANNED_AT_ONCE):
-            self._check()
+            self.open()
             yield names[first : first + SCANNED_AT_ONCE]
 
     def states(self, node_keys: tuple[str, ...]) -> tuple[KeyStates, Sequence[tuple[int, float]]]:
-        self._check()
+        self.open()
         states = checked_states(self._node.execute(inspect(node_keys)))
         queues = [self._queue(node_key).scores.values() for node_key in node_keys]
         return states, [(len(scores), min(scores, default=0.0)) for scores in queues]
 
     def waiters(self, node_key: str) -> dict[str, float]:
-        self._check()
+        self.open()
         return dict(self._queue(node_key).scores)
 
     def execute(self, command: Command) -> Vote:
-        self._check()
+        self.open()
         return self._node.execute(command) or Failed("no answer")
 
     def _queue(self, node_key: str) -> WaitQueue:
         queue = self._node.state.waiting.get(lock_of(node_key), WaitQueue())
         return queue if self._node.now_us() // 1000 <= queue.expires_at else WaitQueue()
-
-    def _check(self) -> None:
-        if self._node.refusing or self._node.paused:
-            raise ConnectionError("no answer")
