@@ -27,7 +27,7 @@ from celery_redlock.transport import (
     kind_of,
     parse_nodes,
 )
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 from celery_redlock.transport.redis.connect_error import (
     ConnectError,
     check_identity,

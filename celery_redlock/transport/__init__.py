@@ -23,8 +23,7 @@ from celery_redlock.transport.base import (
     borrowed,
 )
 from celery_redlock.transport.listeners import Listener, WaitingCall
-from celery_redlock.transport.memory.nodes import MemorySession
-from celery_redlock.transport.memory.transport import MemoryTransport, memory_node
+from celery_redlock.transport.memory import MemorySession, MemoryTransport, memory_node
 from celery_redlock.transport.redis.nodes import ServerSession, probe_server
 from celery_redlock.transport.redis.transport import RedisTransport
 

@@ -25,7 +25,7 @@ from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.votes import Vote
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 from tests.support.replication import back_up
 from tests.support.waiting import RELEASE_PATIENCE, TIMEOUT, wait_until
 

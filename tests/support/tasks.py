@@ -18,7 +18,7 @@ from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import clock, parse_nodes
-from celery_redlock.transport.memory.transport import MemoryNode, RealTime, Time, memory_node
+from celery_redlock.transport.memory import MemoryNode, RealTime, Time, memory_node
 
 _numbers = itertools.count(1)
 

@@ -9,7 +9,7 @@ from celery_redlock.admin.diagnosis import Severity, diagnose
 from celery_redlock.admin.node_report import FailureKind, Guard, report_nodes, sentinel_facts
 from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
 from celery_redlock.transport.redis.sentinel import NoReport, Report
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from celery_redlock.beat.entries import MAX_MISSED_COUNT
 from celery_redlock.beat.missed_runs import QUIET_FOR, MissedRuns
-from celery_redlock.transport.memory.transport import VirtualTime
+from celery_redlock.transport.memory import VirtualTime
 from tests.unit.beat.world import START, MakeWorld
 
 

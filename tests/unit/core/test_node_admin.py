@@ -6,7 +6,7 @@ import pytest
 
 from celery_redlock.core import arm_nodes
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
 
 
 @pytest.fixture
