@@ -11,8 +11,6 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Protocol
 
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol.commands import Command, Script, inspect
@@ -38,30 +36,23 @@ from celery_redlock.transport.listeners import Listener, Listeners, WaitingCall
 _ids = itertools.count(1)
 
 
-class Time(Protocol):
-    """A source of time."""
+class Time:
+    """The machine's time."""
 
     def now(self) -> float:
-        """Seconds of the clock that bounds validity."""
+        """Return seconds of the clock that bounds validity."""
+        return clock.now()
 
     def wall_us(self) -> int:
-        """Microseconds of wall time."""
+        """Return microseconds of wall time."""
+        return clock.wall_us()
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-
-
-class RealTime:
-    """The machine's time."""
-
-    now = staticmethod(clock.now)
-    wall_us = staticmethod(clock.wall_us)
-
-    def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
-class VirtualTime:
+class VirtualTime(Time):
     """Time that passes only in `sleep`."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
@@ -93,7 +84,7 @@ class MemoryNode:
 
     def __init__(self, name: str, clock: Time | None = None) -> None:
         self.name = name
-        self.time = clock or RealTime()
+        self.time = clock or Time()
         self.state = ModelNode(_identity())
         self.state.arm()
         self.skew = 0.0
@@ -133,21 +124,6 @@ class MemoryNode:
             self.state.lose_data()
         self.state.identity = _identity()
         self.refusing = False
-
-    def flip_role(self) -> None:
-        """Become a replica, and then a master again."""
-        before = self.state.identity
-        self.state.identity = replace(
-            before, replication=_new_id(), promoted_from=before.replication
-        )
-
-    def renew_backlog(self) -> None:
-        """Create the replication backlog, or free it, as when a backup attaches or has gone."""
-        self.state.identity = replace(self.state.identity, replication=_new_id(), promoted_from="")
-
-    def flush(self) -> None:
-        """Lose all data while running on."""
-        self.state.lose_data()
 
     def reset(self) -> None:
         """Become a new node, with no data and no fault."""
@@ -232,10 +208,10 @@ class MemoryTransport:
 
     def wait(self, call: WaitingCall, seconds: float) -> bool:
         """Let this time pass, or less if a call is woken; return whether it was."""
-        if isinstance(self._time, RealTime):
-            return call.sleep(seconds)
-        self.sleep(seconds)
-        return False
+        if isinstance(self._time, VirtualTime):
+            self.sleep(seconds)
+            return False
+        return call.sleep(seconds)
 
     @property
     def wake_ups(self) -> MemoryTransport:
