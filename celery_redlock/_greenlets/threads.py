@@ -1,5 +1,5 @@
 """
-Native threads of this package, and how they call into the application.
+Native threads of this package, how they call into the application, and what is called at a fork.
 
 Under gevent and eventlet the locks of logging, queues and application code belong to the event loop
 (hub) of the greenlets. A native thread that meets such a lock waits in an event loop of its own,
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import os
 import sys
 import threading
 import weakref
@@ -20,9 +21,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from celery_redlock._greenlets.forks import register_at_fork
+from celery_redlock._greenlets.polling import WakeupPipe
 from celery_redlock._greenlets.unpatched import unpatched
-from celery_redlock._greenlets.wakeup import WakeupPipe
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -217,6 +217,12 @@ def _run_native(hub: Hub | None, run: Callable[[], None]) -> None:
     _native.is_native = True
     _native.hub = hub
     run()
+
+
+def register_at_fork(**calls: Callable[[], object]) -> None:
+    """Call `os.register_at_fork`; do nothing where processes do not fork (Windows)."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**calls)
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()

@@ -15,11 +15,9 @@ from collections import deque
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
-from celery_redlock._greenlets.forks import register_at_fork
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
-from celery_redlock._greenlets.threads import call_in_app, start_native_thread
+from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
+from celery_redlock._greenlets.threads import call_in_app, register_at_fork, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.core.extension import extend_leases
 from celery_redlock.core.holding import Holding

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Self
 
-from celery_redlock._greenlets.forks import register_at_fork
+from celery_redlock._greenlets.threads import register_at_fork
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing.proxy import TcpProxy
 from celery_redlock.testing.server import LocalClusterError, PortTakenError, Server

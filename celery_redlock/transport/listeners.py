@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.keys import wake_channel
 
 

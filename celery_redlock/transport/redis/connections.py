@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
-from celery_redlock._greenlets.poller import READ, WRITE, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import READ, WRITE, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import raise_if_finalizing, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.clock import now as clock

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
 from celery_redlock.protocol.mastership import MAX_AGE, Master
 from celery_redlock.protocol.scripts import LEAD_SOURCE

@@ -16,10 +16,9 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.mastership import TAKEOVER, Master
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import quorum

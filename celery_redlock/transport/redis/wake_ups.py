@@ -15,9 +15,8 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.transport import clock
 from celery_redlock.transport.listeners import Listener, Listeners
