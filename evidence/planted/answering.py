@@ -200,9 +200,9 @@ TRANSPORT = (
         "a node that wakes waiters has no time to give a sign of life",
         tested("test_a_node_that_was_only_just_asked_for_a_sign_of_life_has_time_to_answer"),
         (
-            "transport/redis/wake_ups.py::_Session.serve",
-            "elif now - asked_at > self._timeout:",
-            "elif now - heard_at > _PING_AFTER + self._timeout:",
+            "transport/redis/wake_ups.py::_Reader._serve",
+            "elif now - asked_at > timeout:",
+            "elif now - heard_at > _PING_AFTER + timeout:",
         ),
     ),
     fault(
