@@ -36,7 +36,7 @@ from celery_redlock.transport.redis.connect_error import (
 )
 from celery_redlock.transport.redis.connector import read_info
 from celery_redlock.transport.redis.masters import connector_to
-from celery_redlock.transport.redis.sentinel import NoReport, Report, ask_sentinels
+from celery_redlock.transport.redis.sentinel import Report, ask_sentinels
 
 #: Number of round trips whose median is the latency.
 _ROUND_TRIPS = 5
@@ -249,13 +249,13 @@ def _server_report(node: NodeAddress, timeout: float, key_prefix: str) -> NodeRe
     return report
 
 
-def sentinel_facts(reported: Sequence[Report | NoReport]) -> SentinelFacts:
+def sentinel_facts(reported: Sequence[Report | ConnectError]) -> SentinelFacts:
     """Return the facts about a node's Sentinels, of which each has reported or not."""
     reports = [one for one in reported if isinstance(one, Report)]
     return SentinelFacts(
         named=len(reported),
         known=max((one.others + 1 for one in reports), default=0),
-        silent=tuple(str(one).rstrip(".") for one in reported if isinstance(one, NoReport)),
+        silent=tuple(str(one).rstrip(".") for one in reported if isinstance(one, ConnectError)),
         agree=len({one.address for one in reports}) == 1 and all(one.vouches for one in reports),
     )
 

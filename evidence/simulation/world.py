@@ -416,7 +416,7 @@ def _simulated(world: World) -> Iterator[None]:
         "transport.redis.masters.time": time_,
         "transport.redis.masters.unpatched": threads.unpatched,
         "transport.redis.node_set.time": time_,
-        "transport.redis.sentinel._SentinelConnector": connector,
+        "transport.redis.sentinel.Connector": lambda *given: connector(*given[:2]),
         "transport.redis.sentinel.close_greenlet_hub": lambda: None,
         "transport.redis.sentinel.new_poller": new_poller,
         "transport.redis.sentinel.start_native_thread": threads.start_native_thread,

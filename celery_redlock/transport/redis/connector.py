@@ -28,6 +28,7 @@ from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import (
     OF_SERVER,
     ConnectError,
+    Spelling,
     answer_within,
     check_identity,
     check_mode,
@@ -98,16 +99,21 @@ class Connector:
     """
     Opens connections to one node.
 
+    Args:
+        address: the node.
+        timeout: seconds for each step.
+        spelling: what errors name as the right URL.
+
     Attributes:
         address: the node.
         warned: whether warnings about this node's configuration have been logged.
-        spelling: what errors name as the right URL.
     """
 
-    spelling = OF_SERVER
-
-    def __init__(self, address: NodeAddress, timeout: float) -> None:
+    def __init__(
+        self, address: NodeAddress, timeout: float, spelling: Spelling = OF_SERVER
+    ) -> None:
         self.address = address
+        self._spelling = spelling
         self.warned = False
         options = read_options(address)
         options.update(
@@ -261,7 +267,7 @@ class Connector:
                 has_password=bool(self._options.get("password")),
                 asks_for_password="credential_provider" in self._options,
                 timeout=self._options["socket_timeout"],
-                spelling=self.spelling,
+                spelling=self._spelling,
             ) from exc
         except BaseException:
             connection.disconnect()

@@ -129,7 +129,7 @@ class MasterWatch:
             poller = new_poller(native=True)
             while self._is_watching(pipe, sentinels):
                 until = clock.now() + _PAUSE
-                sentinels.read(pipe, _LONGEST, self._note_reading)
+                self._read(pipe, sentinels)
                 poller.register(pipe.fd, READ)
                 while self._pauses() and (left := until - clock.now()) > 0:
                     poller.poll(as_milliseconds(left))
@@ -140,8 +140,23 @@ class MasterWatch:
                 self._end(pipe, sentinels)  # after an error: the next use starts another thread
             close_greenlet_hub()
 
-    def _note_reading(self, asked_at: float) -> None:
-        self._read_at = asked_at
+    def _read(self, pipe: WakeupPipe, sentinels: Sentinels) -> None:
+        """
+        Ask every Sentinel, and let the groups learn what they report.
+
+        They have been read as soon as all masters are named, or at the end unless a Sentinel is
+        still being connected to.
+        """
+        asked_at = clock.now()
+        for reports, is_whole in sentinels.rounds(pipe, _LONGEST):
+            are_named = True
+            for group, reported in zip(self.groups.values(), reports, strict=True):
+                is_named = group.named_by(list(reported.values())) is not None
+                are_named &= is_named
+                if is_named or is_whole:
+                    group.learn(reported, asked_at)
+            if are_named or (is_whole and sentinels.are_done):
+                self._read_at = asked_at
 
     def _pauses(self) -> bool:
         """Return whether a pause lasts, whatever has ended a wait."""
@@ -174,12 +189,10 @@ class GroupConnector(Connector):
         watch: knows the master; None: the Sentinels are asked for each connection.
     """
 
-    spelling = OF_MASTER
-
     def __init__(
         self, address: NodeAddress, timeout: float, watch: MasterWatch | None = None
     ) -> None:
-        super().__init__(address, timeout)
+        super().__init__(address, timeout, OF_MASTER)
         self._timeout = timeout
         self._watch = watch
 
