@@ -350,7 +350,7 @@ TRANSPORT = (
         "a leftover reply is taken for the next answer",
         simulated("late", "1-400"),
         (
-            "transport/redis/connection.py::NodeConnection._replies",
+            "transport/redis/connection.py::NodeConnection.receive",
             "and reply[0] == pending.nonce",
             "",
         ),

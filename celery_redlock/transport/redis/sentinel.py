@@ -25,7 +25,6 @@ from celery_redlock.protocol.timing import quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress, parse_node
 from celery_redlock.transport.redis.connect_error import OF_SENTINEL, ConnectError, failure_of
-from celery_redlock.transport.redis.connection import would_block
 from celery_redlock.transport.redis.connector import Connector
 from celery_redlock.transport.redis.framing import ReplyReader
 
@@ -372,12 +371,7 @@ class _Sentinel:
         self._is_asked = True
 
     def _take_replies(self) -> None:
-        try:
-            for reply in self._reader.received():
-                self._replies.append(self._report(reply))
-        except OSError as exc:
-            if not would_block(exc):
-                raise
+        self._replies += map(self._report, self._reader.read())
         if len(self._replies) > len(self._names):
             raise OSError("answered more than it was asked")
 

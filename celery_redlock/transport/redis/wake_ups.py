@@ -181,7 +181,7 @@ class _Reader:
                 if pipe.fd in ready:
                     pipe.drain()
                 if self._socket.fileno() in ready:
-                    for reply in replies.received():
+                    for reply in replies.read():
                         self._handle(reply)
                     heard_at, asked_at = clock.now(), math.inf
                 elif now - asked_at > timeout:
