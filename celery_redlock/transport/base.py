@@ -35,22 +35,6 @@ READ_AT_ONCE = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFailure:
-    """
-    Why a node does not reply now.
-
-    Attributes:
-        reason: the reason of its last failure.
-        lasting: it is a wrong setting, which no waiting repairs.
-        tried: whether a connection attempt has ended; otherwise the first one is under way.
-    """
-
-    reason: str
-    lasting: bool
-    tried: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
     """
     Seconds that a client and its connections count with.
@@ -187,8 +171,8 @@ class Transport(Protocol):
     def refusals(self, script: Script) -> Mapping[str, str]:
         """Return the nodes that answered a script with an error the last time, and the error."""
 
-    def failures(self) -> Mapping[str, NodeFailure]:
-        """Return the nodes that failed when they were last used, or are not connected yet."""
+    def failures(self) -> Mapping[str, ConnectError | None]:
+        """Return why nodes failed when they were last used; None if one is not connected yet."""
 
     def now(self) -> float:
         """Read the clock that bounds validity, in seconds. It counts while the machine sleeps."""

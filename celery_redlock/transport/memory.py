@@ -26,12 +26,12 @@ from celery_redlock.transport.base import (
     AckedNodes,
     Batch,
     Channel,
-    NodeFailure,
     NodeSession,
     VoteReceiver,
     checked_states,
 )
 from celery_redlock.transport.listeners import Listener, Listeners, WaitingCall
+from celery_redlock.transport.redis.connect_error import ConnectError
 
 _ids = itertools.count(1)
 
@@ -190,7 +190,7 @@ class MemoryTransport:
         """Return no node: these refuse no script."""
         return {}
 
-    def failures(self) -> dict[str, NodeFailure]:
+    def failures(self) -> dict[str, ConnectError | None]:
         """Return no node: these need no connections."""
         return {}
 
