@@ -166,6 +166,23 @@ class WakeupPipe(Pipe):
         with contextlib.suppress(BlockingIOError):
             self.read(4096)
 
+    def wait(self, seconds: float, *, native: bool) -> bool:
+        """
+        Wait for this time, or until `wake`.
+
+        Args:
+            seconds: the time.
+            native: as for `new_poller`.
+
+        Returns:
+            Whether `wake` was called.
+        """
+        poller = new_poller(native=native)
+        poller.register(self.fd, READ)
+        is_woken = bool(poller.poll(as_milliseconds(seconds)))
+        self.drain()
+        return is_woken
+
     def close(self) -> None:
         """Close both ends. Idempotent."""
         with self._lock:

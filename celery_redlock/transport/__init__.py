@@ -2,7 +2,7 @@
 Sends a command to N nodes at once and returns their votes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.transport.addresses import (
@@ -59,20 +59,10 @@ MEMORY = NodeKind(
     is_in_process=True,
 )
 
-#: The kind of a node, by the scheme of its URL.
-KINDS: Mapping[str, NodeKind] = {
-    "redis": SERVERS,
-    "rediss": SERVERS,
-    "unix": SERVERS,
-    "redis+sentinel": SERVERS,
-    "rediss+sentinel": SERVERS,
-    "memory": MEMORY,
-}
-
 
 def kind_of(node: NodeAddress) -> NodeKind:
-    """Return the kind of a node."""
-    return KINDS[node.scheme]
+    """Return the kind of a node, which the scheme of its URL names."""
+    return MEMORY if node.scheme == "memory" else SERVERS
 
 
 def open_transport(

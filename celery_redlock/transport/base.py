@@ -315,7 +315,7 @@ def checked_states(vote: Vote | None) -> KeyStates:
 
 class NodeKind(NamedTuple):
     """
-    A kind of lock node. `KINDS` in this package's `__init__` has one for each scheme of a URL.
+    A kind of lock node, see `kind_of` in this package's `__init__`.
 
     Attributes:
         open_transport: returns a transport for nodes of this kind; takes what `RedisTransport`

@@ -396,7 +396,6 @@ def _simulated(world: World) -> Iterator[None]:
         "protocol.mastership.Master.counted": counted,
         "transport.clock.time": time_,
         "transport.listeners.WakeupPipe": wakeup,
-        "transport.listeners.new_poller": new_poller,
         "transport.listeners.on_native_thread": threads.on_native_thread,
         # How many bytes a command has, and so where a full buffer cuts a call in two, depends on
         # earlier nonces.
@@ -410,7 +409,6 @@ def _simulated(world: World) -> Iterator[None]:
         "transport.redis.masters.GroupConnector": connector,
         "transport.redis.masters.WakeupPipe": wakeup,
         "transport.redis.masters.close_greenlet_hub": lambda: None,
-        "transport.redis.masters.new_poller": new_poller,
         "transport.redis.masters.on_native_thread": threads.on_native_thread,
         "transport.redis.masters.start_native_thread": threads.start_native_thread,
         "transport.redis.masters.time": time_,

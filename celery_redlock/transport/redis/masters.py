@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import WakeupPipe
 from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
 from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
@@ -126,15 +126,11 @@ class MasterWatch:
         # Its own: the answer to another thread's question would seem to be newer than it is.
         sentinels = Sentinels(self.groups.values(), self._timeout)
         try:
-            poller = new_poller(native=True)
             while self._is_watching(pipe, sentinels):
                 until = clock.now() + _PAUSE
                 self._read(pipe, sentinels)
-                poller.register(pipe.fd, READ)
                 while self._pauses() and (left := until - clock.now()) > 0:
-                    poller.poll(as_milliseconds(left))
-                    pipe.drain()
-                poller.unregister(pipe.fd)
+                    pipe.wait(left, native=True)
         finally:
             with self._lock:
                 self._end(pipe, sentinels)  # after an error: the next use starts another thread

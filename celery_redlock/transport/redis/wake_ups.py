@@ -216,12 +216,9 @@ class _Reader:
                 raise OSError(f"answered garbage: {str(reply)[:80]}")
 
     def _wait(self, pipe: WakeupPipe, seconds: float) -> None:
-        poller = new_poller(native=True)
         until = clock.now() + seconds
-        poller.register(pipe.fd, READ)
         while self._wake_ups.channels and (left := until - clock.now()) > 0:
-            poller.poll(as_milliseconds(left))
-            pipe.drain()
+            pipe.wait(left, native=True)
 
     def _end(self, pipe: WakeupPipe) -> bool:
         """End the thread, unless there are listeners again."""
