@@ -70,9 +70,6 @@ class Connections:
         self._handover_lock = native_lock()
         self._wakeup = WakeupPipe()
         self._poller.register(self._wakeup.fd, READ)
-        # A poll of its own: unread replies must not turn the wait for connections into a spin.
-        self._connected_poller = new_poller(native=native)
-        self._connected_poller.register(self._wakeup.fd, READ)
 
     def ensure(self, now: float, limit: float) -> list[int]:
         """
@@ -113,7 +110,8 @@ class Connections:
         # Not from `now`: this process may have paused while the attempts began.
         begun = clock()
         while (remaining := min(self._awaited_until(begun), now + limit) - clock()) > 0:
-            self._connected_poller.poll(as_milliseconds(remaining))
+            # Not by the poller: unread replies must not turn this wait into a spin.
+            self._wakeup.wait(remaining, native=self._native)
             fresh += self.take_connected()
         fresh += self.take_connected()  # those that were made while this process paused
         while self._retired and self._retired[0][0] < now:
