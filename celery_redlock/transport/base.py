@@ -13,7 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from redis.exceptions import RedisError
 
@@ -50,18 +50,10 @@ class Durations:
     takeover: float
 
 
-class VoteReceiver(Protocol):
-    """A receiver of the replies to a command, including those that come after its exchange."""
-
-    def record_vote(self, node: int, vote: Vote | None, now: float) -> Command | None:
-        """
-        Count a node's reply, and return the command that it calls for, if any.
-
-        Args:
-            node: position of the node.
-            vote: its reply; None if there was none.
-            now: reading of the transport's clock.
-        """
+#: Counts a node's reply to a command, also one that comes after its exchange. Takes the position of
+#: the node, its vote, or None if there was none, and a reading of the transport's clock; returns
+#: the command that the reply calls for, if any.
+VoteReceiver: TypeAlias = Callable[[int, Vote | None, float], Command | None]
 
 
 class AckedNodes(set[int]):

@@ -309,7 +309,7 @@ class MemoryTransport:
         for index in range(len(self.nodes)) if nodes is None else nodes:
             vote = self.nodes[index].execute(command)
             if receiver is not None:
-                receiver.record_vote(index, vote, self.now())
+                receiver(index, vote, self.now())
 
 
 class MemorySession(NodeSession):
