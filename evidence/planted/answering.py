@@ -136,8 +136,8 @@ TRANSPORT = (
         tested("test_a_client_gets_its_connections_although_each_look_up_outlasts_a_reply"),
         (
             "transport/redis/connector.py::Connector.connect",
-            "self.open(master, native=native, awaited=awaited)",
-            "self.open(master, native=native, awaited=True)",
+            "self.open(master, awaited=awaited)",
+            "self.open(master, awaited=True)",
         ),
     ),
     fault(
@@ -154,8 +154,8 @@ TRANSPORT = (
         tested("test_whoever_starts_waits_no_longer_for_them_than_for_a_connection"),
         (
             "transport/redis/connector.py::Connector._connection",
-            "if awaited and not native and",
-            "if native and",
+            "if awaited and",
+            "if not awaited and",
         ),
     ),
     fault(

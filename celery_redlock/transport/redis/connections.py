@@ -279,7 +279,7 @@ class Connections:
         made: NodeConnection | ConnectError
         made = ConnectError("the connection attempt was interrupted", lasting=False)
         try:
-            made, run_id = self._nodes.connectors[index].connect(native=self._native)
+            made, run_id = self._nodes.connectors[index].connect()
             if problem := self._nodes.duplicate_server_problem(index, run_id):
                 made.close()
                 made = ConnectError(problem, lasting=True)

@@ -111,6 +111,6 @@ class ServerSession(NodeSession):
 
 def probe_server(node: NodeAddress, timeout: float) -> str | None:
     """Connect as a client does; return the server's run id, if it shows one."""
-    connection, run_id = connector_to(node, timeout).connect(native=False, awaited=True)
+    connection, run_id = connector_to(node, timeout).connect(awaited=True)
     connection.close()
     return run_id
