@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from celery_redlock._greenlets.polling import WakeupPipe
-from celery_redlock._greenlets.unpatched import unpatched
+from celery_redlock._greenlets.unpatched import close_greenlet_hub, unpatched
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -216,7 +216,11 @@ def _threads_are_patched() -> bool:
 def _run_native(hub: Hub | None, run: Callable[[], None]) -> None:
     _native.is_native = True
     _native.hub = hub
-    run()
+    try:
+        run()
+    finally:
+        # A TLS connection, which stays patched, may have waited in an event loop of its own.
+        close_greenlet_hub()
 
 
 def register_at_fork(**calls: Callable[[], object]) -> None:
