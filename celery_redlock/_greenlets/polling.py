@@ -11,7 +11,7 @@ import select
 import socket
 from typing import Any
 
-from celery_redlock._greenlets.unpatched import native_lock, unpatched
+from celery_redlock._greenlets.unpatched import native_lock, on_native_thread, unpatched
 
 READ = 1
 WRITE = 4
@@ -72,11 +72,11 @@ def system_polls() -> bool:
     return True
 
 
-def new_poller(*, native: bool) -> Any:
-    """Return an object with the methods of `select.poll`."""
+def new_poller() -> Any:
+    """Return an object with the methods of `select.poll`, for this thread."""
     if not system_polls():
         return SelectPoller()
-    if native:
+    if on_native_thread():
         return unpatched("select", "poll")()
     if hasattr(select, "poll"):
         return select.poll()
@@ -166,18 +166,9 @@ class WakeupPipe(Pipe):
         with contextlib.suppress(BlockingIOError):
             self.read(4096)
 
-    def wait(self, seconds: float, *, native: bool) -> bool:
-        """
-        Wait for this time, or until `wake`.
-
-        Args:
-            seconds: the time.
-            native: as for `new_poller`.
-
-        Returns:
-            Whether `wake` was called.
-        """
-        poller = new_poller(native=native)
+    def wait(self, seconds: float) -> bool:
+        """Wait for this time, or until `wake`; return whether that was called."""
+        poller = new_poller()
         poller.register(self.fd, READ)
         is_woken = bool(poller.poll(as_milliseconds(seconds)))
         self.drain()

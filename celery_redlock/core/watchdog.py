@@ -235,7 +235,7 @@ class Watchdog:
 
     def _work(self, thread: _Thread) -> None:
         thread.ident = self._get_ident()
-        poller = new_poller(native=True)
+        poller = new_poller()
         poller.register(thread.wakeup.fd, READ)
         while True:
             try:

@@ -100,7 +100,7 @@ class NodeWatch:
                 self._pipe.write(line)
 
     def _run(self) -> None:
-        poller = new_poller(native=True)
+        poller = new_poller()
         poller.register(self._pipe.fd, READ)
         poll_at = clock()
         while not self.is_stopped:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from celery_redlock._greenlets.polling import WakeupPipe
-from celery_redlock._greenlets.threads import on_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol.keys import wake_channel
 
@@ -130,7 +129,7 @@ class WaitingCall(Listener):
 
     def sleep(self, seconds: float) -> bool:
         """Sleep for this time, or until the call is woken; return whether it was."""
-        return self._pipe.wait(seconds, native=on_native_thread())
+        return self._pipe.wait(seconds)
 
     def close(self) -> None:
         """Listen no more. Idempotent."""

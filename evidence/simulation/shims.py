@@ -60,7 +60,7 @@ class WakeupPipe:
     def drain(self) -> None:
         self._rung = False
 
-    def wait(self, seconds: float, *, native: bool) -> bool:
+    def wait(self, seconds: float) -> bool:
         poller = Poller(self._files)
         poller.register(self.fd, READ)
         is_woken = bool(poller.poll(as_milliseconds(seconds)))

@@ -368,7 +368,7 @@ def _simulated(world: World) -> Iterator[None]:
 
     connector = partial(SimConnector, world.network)
 
-    def new_poller(*, native: bool) -> Poller:
+    def new_poller() -> Poller:
         return Poller(files)
 
     def wakeup() -> WakeupPipe:
@@ -396,7 +396,6 @@ def _simulated(world: World) -> Iterator[None]:
         "protocol.mastership.Master.counted": counted,
         "transport.clock.time": time_,
         "transport.listeners.WakeupPipe": wakeup,
-        "transport.listeners.on_native_thread": threads.on_native_thread,
         # How many bytes a command has, and so where a full buffer cuts a call in two, depends on
         # earlier nonces.
         "transport.redis.connection._nonces": itertools.count(1),

@@ -59,7 +59,7 @@ class Connections:
         self.complete = False
         self._nodes = nodes
         self._native = native
-        self._poller = new_poller(native=native)
+        self._poller = new_poller()
         self._index_of: dict[int, int] = {}
         self._connected: deque[tuple[int, NodeConnection | ConnectError]] = deque()
         self._on_connect = on_connect
@@ -111,7 +111,7 @@ class Connections:
         begun = clock()
         while (remaining := min(self._awaited_until(begun), now + limit) - clock()) > 0:
             # Not by the poller: unread replies must not turn this wait into a spin.
-            self._wakeup.wait(remaining, native=self._native)
+            self._wakeup.wait(remaining)
             fresh += self.take_connected()
         fresh += self.take_connected()  # those that were made while this process paused
         while self._retired and self._retired[0][0] < now:

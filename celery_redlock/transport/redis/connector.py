@@ -18,8 +18,8 @@ from redis.connection import DefaultParser
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
-from celery_redlock._greenlets.threads import call_in_app, on_native_thread
-from celery_redlock._greenlets.unpatched import unpatched
+from celery_redlock._greenlets.threads import call_in_app
+from celery_redlock._greenlets.unpatched import on_native_thread, unpatched
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.mastership import Master

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from celery_redlock._greenlets.polling import WakeupPipe
-from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
-from celery_redlock._greenlets.unpatched import native_lock, unpatched
+from celery_redlock._greenlets.threads import start_native_thread
+from celery_redlock._greenlets.unpatched import native_lock, on_native_thread, unpatched
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
 from celery_redlock.protocol.mastership import MAX_AGE, Master
 from celery_redlock.protocol.scripts import LEAD_SOURCE
@@ -130,7 +130,7 @@ class MasterWatch:
                 until = clock.now() + _PAUSE
                 self._read(pipe, sentinels)
                 while self._pauses() and (left := until - clock.now()) > 0:
-                    pipe.wait(left, native=True)
+                    pipe.wait(left)
         finally:
             with self._lock:
                 self._end(pipe, sentinels)  # after an error: the next use starts another thread

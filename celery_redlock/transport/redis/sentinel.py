@@ -17,7 +17,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
-from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
+from celery_redlock._greenlets.threads import start_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol.mastership import TAKEOVER, Master
 from celery_redlock.protocol.texts import shortened
@@ -209,7 +209,7 @@ class Sentinels:
         connected = [one for one in self._sentinels if one.is_awaited]
         # This process may have paused while it asked them.
         until = clock.now() + (timeout if connected else min(limit, FIRST_READING * timeout))
-        poller = new_poller(native=on_native_thread())
+        poller = new_poller()
         while True:
             for one in self._sentinels:
                 if one.go_on():

@@ -10,8 +10,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from celery_redlock._greenlets.threads import on_native_thread, register_at_fork
-from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._greenlets.threads import register_at_fork
+from celery_redlock._greenlets.unpatched import native_lock, on_native_thread
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport import clock

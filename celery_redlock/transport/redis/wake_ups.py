@@ -160,7 +160,7 @@ class _Reader:
         try:
             self._socket.settimeout(timeout)
             replies = ReplyReader(self._socket)
-            poller = new_poller(native=True)
+            poller = new_poller()
             poller.register(self._socket.fileno(), READ)
             poller.register(pipe.fd, READ)
             heard_at = used_at = clock.now()
@@ -218,7 +218,7 @@ class _Reader:
     def _wait(self, pipe: WakeupPipe, seconds: float) -> None:
         until = clock.now() + seconds
         while self._wake_ups.channels and (left := until - clock.now()) > 0:
-            pipe.wait(left, native=True)
+            pipe.wait(left)
 
     def _end(self, pipe: WakeupPipe) -> bool:
         """End the thread, unless there are listeners again."""

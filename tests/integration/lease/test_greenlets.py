@@ -188,7 +188,7 @@ import socket, time
 from celery_redlock._greenlets.polling import READ, new_poller
 
 pairs = [socket.socketpair() for _ in range(5)]
-poller = new_poller(native=False)
+poller = new_poller()
 for end, _ in pairs:
     poller.register(end.fileno(), READ)
 
