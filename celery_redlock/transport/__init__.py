@@ -51,11 +51,11 @@ __all__ = [
 ]
 
 
-SERVERS = NodeKind(RedisTransport, ServerSession, probe_server)
+SERVERS = NodeKind(open_transport=RedisTransport, session=ServerSession, probe=probe_server)
 MEMORY = NodeKind(
-    lambda nodes, *_: MemoryTransport([memory_node(node) for node in nodes]),
-    MemorySession,
-    lambda *_: None,  # it serves; a test that makes it fail wants to see the locks fail
+    open_transport=lambda nodes, *_: MemoryTransport([memory_node(node) for node in nodes]),
+    session=MemorySession,
+    probe=lambda *_: None,  # it serves; a test that makes it fail wants to see the locks fail
     is_in_process=True,
 )
 

@@ -254,7 +254,7 @@ class NodeSession(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Connect, if that is not done; before it is read, but `arm` does it itself."""
+        """Connect, unless that is done. `arm` does it by itself; the other methods need it."""
 
     @abstractmethod
     def close(self) -> None:
