@@ -144,7 +144,7 @@ TRANSPORT = (
         "a client asks for credentials once",
         tested("test_they_are_asked_for_at_each_new_connection"),
         (
-            "transport/redis/credentials.py::NamedCredentials.__init__",
+            "transport/redis/url_options.py::NamedCredentials.__init__",
             "= _named(name)",
             "= lambda given=_named(name)(): given",
         ),

@@ -37,9 +37,13 @@ from celery_redlock.transport.redis.connect_error import (
     hides_ids,
 )
 from celery_redlock.transport.redis.connection import NodeConnection
-from celery_redlock.transport.redis.credentials import NamedCredentials
 from celery_redlock.transport.redis.framing import Framing, GarbageError
-from celery_redlock.transport.redis.url_options import check_options, missing_files, read_options
+from celery_redlock.transport.redis.url_options import (
+    NamedCredentials,
+    check_options,
+    missing_files,
+    read_options,
+)
 
 _logger = event_logger(__name__)
 
