@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from celery_redlock import __version__
 from celery_redlock.core.instrumentation import (
@@ -50,6 +50,10 @@ except ImportError as error:
 
 __all__ = ["trace_locks"]
 
+#: A hold that has not ended: when it began, in nanoseconds since the epoch, the context in which
+#: the lock was acquired, and those attributes of its span that are known.
+_Hold: TypeAlias = tuple[int, Context, dict[str, AttributeValue]]
+
 
 def trace_locks(tracer_provider: TracerProvider | None = None) -> Callable[[], None]:
     """
@@ -63,22 +67,6 @@ def trace_locks(tracer_provider: TracerProvider | None = None) -> Callable[[], N
         tracer_provider: makes the spans; by default the global one.
     """
     return observe(_Spans(get_tracer(__name__, __version__, tracer_provider)).on_event)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Hold:
-    """
-    A hold that has not ended.
-
-    Attributes:
-        began: when it began, in nanoseconds since the epoch.
-        context: the one in which the lock was acquired.
-        attributes: those of its span that are known.
-    """
-
-    began: int
-    context: Context
-    attributes: dict[str, AttributeValue]
 
 
 class _Spans:
@@ -106,7 +94,7 @@ class _Spans:
         }
         if details.fencing_token is not None and not details.reserves:
             attributes["redlock.fencing_token"] = details.fencing_token
-            self._holds.add(details.owner, _Hold(began=now, context=context, attributes=attributes))
+            self._holds.add(details.owner, (now, context, attributes))
         self._record(
             "redlock acquire",
             context,
@@ -125,12 +113,13 @@ class _Spans:
     def _end_hold(self, details: LossDetails | ReleaseDetails, end: str, fault: str = "") -> None:
         hold = self._holds.take(details.owner)
         if hold is not None:  # None: lost before its release, or older than these traces
+            began, context, attributes = hold
             self._record(
                 "redlock hold",
-                hold.context,
-                hold.began,
-                hold.began + _nanoseconds(details.held_for),
-                {**hold.attributes, "redlock.end": end},
+                context,
+                began,
+                began + _nanoseconds(details.held_for),
+                {**attributes, "redlock.end": end},
                 fault,
             )
 

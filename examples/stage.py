@@ -28,7 +28,7 @@ from typing import Self, TypeVar
 
 from celery_redlock import RedlockError
 from celery_redlock.testing import LocalCluster
-from celery_redlock.testing.child_guardian import ChildGuardian
+from celery_redlock.testing.resources import ChildGuardian
 
 T = TypeVar("T")
 

@@ -1,5 +1,5 @@
 """
-Native threads of this package, and how they call into the application.
+Native threads of this package, how they call into the application, and what is called at a fork.
 
 Under gevent and eventlet the locks of logging, queues and application code belong to the event loop
 (hub) of the greenlets. A native thread that meets such a lock waits in an event loop of its own,
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import os
 import sys
 import threading
 import weakref
@@ -20,15 +21,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from celery_redlock._greenlets.forks import register_at_fork
-from celery_redlock._greenlets.unpatched import unpatched
-from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock._greenlets.polling import WakeupPipe
+from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_thread, unpatched
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-#: Set in threads that `start_native_thread` has started: `is_native`, and beside greenlets `hub`.
-_native = unpatched("_thread", "_local")()
 
 
 def start_thread(run: Callable[[], None], name: str = "redlock") -> None:
@@ -55,19 +52,10 @@ def raise_if_finalizing() -> None:
 def start_native_thread(run: Callable[[], None], name: str = "redlock") -> None:
     """Start a daemon thread that the operating system schedules."""
     if _threads_are_patched():
-        hub = getattr(_native, "hub", None) or current_hub() or next(iter(_hubs), None)
+        hub = getattr(native_thread, "hub", None) or current_hub() or next(iter(_hubs), None)
         unpatched("_thread", "start_new_thread")(_run_native, (hub, run))
     else:
         start_thread(partial(_run_native, None, run), name)
-
-
-def on_native_thread() -> bool:
-    """
-    Return whether the caller runs in a thread of `start_native_thread`.
-
-    Such a thread may run beside greenlets, whose event loop it must not touch.
-    """
-    return getattr(_native, "is_native", False)
 
 
 def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -80,7 +68,7 @@ def call_in_app(call: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs)
     """
     if sys.is_finalizing():
         return
-    hub: Hub | None = getattr(_native, "hub", None)
+    hub: Hub | None = getattr(native_thread, "hub", None)
     if hub is None:
         call(*args, **kwargs)
     else:
@@ -94,7 +82,7 @@ def answer_from_app(call: Callable[[], _T]) -> _T:
     A native thread beside greenlets has it called as `call_in_app` does, and waits for its end. Any
     other thread calls it itself.
     """
-    hub: Hub | None = getattr(_native, "hub", None)
+    hub: Hub | None = getattr(native_thread, "hub", None)
     if hub is None:
         return call()
     ended = unpatched("_thread", "allocate_lock")()
@@ -214,9 +202,19 @@ def _threads_are_patched() -> bool:
 
 
 def _run_native(hub: Hub | None, run: Callable[[], None]) -> None:
-    _native.is_native = True
-    _native.hub = hub
-    run()
+    native_thread.is_native = True
+    native_thread.hub = hub
+    try:
+        run()
+    finally:
+        # A TLS connection, which stays patched, may have waited in an event loop of its own.
+        close_greenlet_hub()
+
+
+def register_at_fork(**calls: Callable[[], object]) -> None:
+    """Call `os.register_at_fork`; do nothing where processes do not fork (Windows)."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**calls)
 
 
 _hubs: weakref.WeakSet[Hub] = weakref.WeakSet()

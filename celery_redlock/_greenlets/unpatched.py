@@ -1,5 +1,5 @@
 """
-Functions of the standard library as they were before monkey patching, and a lock made of them.
+Functions of the standard library as they were before monkey patching, and what is made of them.
 
 Under gevent and eventlet the standard modules are patched so that waiting lets other greenlets run.
 That is right in a greenlet, and wrong in the watchdog's thread, which must run although no greenlet
@@ -24,6 +24,19 @@ def unpatched(module: str, name: str) -> Any:
     if patcher is not None and patcher.already_patched:
         return getattr(patcher.original(module), name)
     return getattr(sys.modules.get(module) or importlib.import_module(module), name)
+
+
+#: Set in threads that `start_native_thread` has started: `is_native`, and beside greenlets `hub`.
+native_thread = unpatched("_thread", "_local")()
+
+
+def on_native_thread() -> bool:
+    """
+    Return whether the caller runs in a thread of `start_native_thread`.
+
+    Such a thread may run beside greenlets, whose event loop it must not touch.
+    """
+    return getattr(native_thread, "is_native", False)
 
 
 class NativeLock:

@@ -37,7 +37,7 @@ from celery_redlock.tasks.inspection import LockHolder, holder_from
 from celery_redlock.tasks.message.node_keys import QUEUED
 from celery_redlock.tasks.message.owner_label import parse_owner, task_digest
 from celery_redlock.transport import clock
-from celery_redlock.transport.kinds import READ_AT_ONCE, SCANNED_AT_ONCE
+from celery_redlock.transport.base import READ_AT_ONCE, SCANNED_AT_ONCE
 
 #: The state of a key that only a minority of the nodes has: it is no lock, and expires.
 LEFTOVER = "leftover"

@@ -18,8 +18,7 @@ from celery_redlock.protocol.commands import Command
 from celery_redlock.protocol.rounds import InspectRound
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.protocol.votes import Failed, Vote
-from celery_redlock.transport import NodeReader, kind_of
-from celery_redlock.transport.kinds import NODE_ERRORS
+from celery_redlock.transport import NODE_ERRORS, NodeAddress, NodeSession, kind_of
 from celery_redlock.transport.redis.connect_error import describe_failure
 
 #: Seconds that a node has for each answer.
@@ -45,11 +44,9 @@ class Readers:
         self.prefix = client.settings.key_prefix
         self.quorum = quorum(len(self.names))
         self.reasons: dict[str, str] = {}
-        self._readers: dict[int, NodeReader] = {}
+        self._readers: dict[int, NodeSession] = {}
         self._pool = ThreadPoolExecutor(len(self.names))
-        opened = [
-            self._pool.submit(kind_of(node).reader, node, timeout) for node in client.addresses
-        ]
+        opened = [self._pool.submit(_opened, node, timeout) for node in client.addresses]
         with contextlib.ExitStack() as after_error:
             after_error.callback(self.close)
             for index, reader in enumerate(opened):
@@ -64,7 +61,7 @@ class Readers:
         for index in tuple(self._readers):
             self._drop(index)
 
-    def __iter__(self) -> Iterator[NodeReader]:
+    def __iter__(self) -> Iterator[NodeSession]:
         return iter(tuple(self._readers.values()))
 
     @contextlib.contextmanager
@@ -90,7 +87,7 @@ class Readers:
                 self.reasons,
             )
 
-    def each(self, ask: Callable[[NodeReader], T]) -> dict[int, T]:
+    def each(self, ask: Callable[[NodeSession], T]) -> dict[int, T]:
         """Ask all nodes at once; return the answers that came, by the positions of the nodes."""
         asked = {index: self._pool.submit(ask, node) for index, node in self._readers.items()}
         answers = {}
@@ -130,6 +127,12 @@ class Readers:
             name: votes.get(index) or Failed(self.reasons[name])
             for index, name in enumerate(self.names)
         }
+
+
+def _opened(node: NodeAddress, timeout: float) -> NodeSession:
+    session = kind_of(node).session(node, timeout)
+    session.open()
+    return session
 
 
 def describe_node_error(exc: Exception) -> str:

@@ -29,7 +29,7 @@ from celery_redlock.transport import (
     kind_of,
     parse_nodes,
 )
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 from celery_redlock.transport.redis.connect_error import (
     ConnectError,
     check_identity,
@@ -38,7 +38,7 @@ from celery_redlock.transport.redis.connect_error import (
 )
 from celery_redlock.transport.redis.connector import read_info
 from celery_redlock.transport.redis.masters import connector_to
-from celery_redlock.transport.redis.sentinel import NoReport, Report, ask_sentinels
+from celery_redlock.transport.redis.sentinel import Report, ask_sentinels
 
 #: Number of round trips whose median is the latency.
 _ROUND_TRIPS = 5
@@ -245,7 +245,7 @@ def _memory_report(node: NodeAddress, timeout: float, key_prefix: str) -> NodeRe
     longest, left_ms = memory.state.owner(ANY_PAUSE, now_us), None
     if longest is not None and memory.state.owner(longest, now_us) is not None:
         left_ms = memory.state.keys[longest].expires_at - now_us // 1000
-    guard, quarantine_left = _guard(MEMORY.administration(node).run("look"))
+    guard, quarantine_left = _guard(MEMORY.session(node, timeout).arm("look"))
     return NodeReport(
         url=node.name,
         latency=0.0,
@@ -276,13 +276,13 @@ def _server_report(node: NodeAddress, timeout: float, key_prefix: str) -> NodeRe
     return report
 
 
-def sentinel_facts(reported: Sequence[Report | NoReport]) -> SentinelFacts:
+def sentinel_facts(reported: Sequence[Report | ConnectError]) -> SentinelFacts:
     """Return the facts about a node's Sentinels, of which each has reported or not."""
     reports = [one for one in reported if isinstance(one, Report)]
     return SentinelFacts(
         named=len(reported),
         known=max((one.others + 1 for one in reports), default=0),
-        silent=tuple(str(one).rstrip(".") for one in reported if isinstance(one, NoReport)),
+        silent=tuple(str(one).rstrip(".") for one in reported if isinstance(one, ConnectError)),
         agree=len({one.address for one in reports}) == 1 and all(one.vouches for one in reports),
     )
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from celery_redlock._greenlets.forks import register_at_fork
-from celery_redlock._greenlets.threads import call_in_app, on_native_thread
-from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._greenlets.threads import call_in_app, register_at_fork
+from celery_redlock._greenlets.unpatched import native_lock, on_native_thread
 from celery_redlock._log import event_logger
 from celery_redlock.errors import LossReason
 

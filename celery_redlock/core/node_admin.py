@@ -16,10 +16,19 @@ from celery_redlock.protocol.keys import META_PREFIX, Key
 from celery_redlock.protocol.rounds import Phase, Round
 from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.protocol.votes import Vote
-from celery_redlock.transport import Administration, NodeAddress, borrowed, kind_of, parse_nodes
-from celery_redlock.transport.kinds import NODE_ERRORS
+from celery_redlock.transport import (
+    NODE_ERRORS,
+    NodeAddress,
+    NodeSession,
+    borrowed,
+    kind_of,
+    parse_nodes,
+)
 from celery_redlock.transport.redis.connect_error import ConnectError, describe_failure
 from celery_redlock.transport.redis.node_set import same_server_as
+
+#: Seconds for each reply of a server that is to be armed.
+_ARM_TIMEOUT = 2.0
 
 #: Acquired by every poll. If another poll holds it, the node has voted, too.
 POLL_KEY = Key.record(META_PREFIX + "poll")
@@ -95,16 +104,16 @@ def arm_nodes(nodes: str | Sequence[str], *, force: bool = False) -> list[ArmRes
             anywhere.
     """
     with contextlib.ExitStack() as stack:
-        connections = [
-            (node, stack.enter_context(contextlib.closing(kind_of(node).administration(node))))
-            for node in parse_nodes(nodes)
-        ]
+        addresses = parse_nodes(nodes)
+        sessions = [(node, kind_of(node).session(node, _ARM_TIMEOUT)) for node in addresses]
+        for _, session in sessions:
+            stack.callback(session.close)
 
         def run(mode: str) -> list[ArmResult]:
-            return [_run(node, connection, mode) for node, connection in connections]
+            return [_run(node, session, mode) for node, session in sessions]
 
         results = run("look")
-        twice = _named_twice([(node.name, one.run_id) for node, one in connections])
+        twice = _named_twice([(node.name, one.run_id) for node, one in sessions])
         if twice:
             return [
                 replace(result, state="failed", detail=twice[result.name])
@@ -139,10 +148,10 @@ def _why_not_new(results: Sequence[ArmResult]) -> str | None:
     return _ALONE if len(results) == 1 else None
 
 
-def _run(node: NodeAddress, connection: Administration, mode: str) -> ArmResult:
+def _run(node: NodeAddress, session: NodeSession, mode: str) -> ArmResult:
     """Run the script, `look`, `new` or `force`."""
     try:
-        state, _, seconds = connection.run(mode).partition(" ")
+        state, _, seconds = session.arm(mode).partition(" ")
     except NODE_ERRORS as exc:
         return ArmResult(name=node.name, state="failed", detail=describe_failure(exc))
     detail = _FORCED if (mode, state) == ("force", "armed") else _DETAIL[state].format(seconds)

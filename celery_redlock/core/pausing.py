@@ -104,7 +104,7 @@ def _on_all_nodes(client: Client, command: Command) -> dict[str, Vote]:
                     votes[name] = vote
             failures = transport.failures()
             connects = any(
-                isinstance(vote, Failed) and (name not in failures or not failures[name].tried)
+                isinstance(vote, Failed) and failures.get(name) is None
                 for name, vote in votes.items()
             )
             if not connects or transport.now() >= until:

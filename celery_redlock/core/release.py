@@ -138,7 +138,7 @@ def send_unawaited(
     """
     with _sending(transport, [command], node_timeout) as channel:
         sent = UnawaitedRelease(transport, channel, node_timeout, on_settled)
-        channel.send(command, receiver=sent)
+        channel.send(command, receiver=sent.record_vote)
     return sent
 
 

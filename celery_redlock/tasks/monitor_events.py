@@ -22,8 +22,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from celery_redlock._greenlets.forks import register_at_fork
-from celery_redlock._greenlets.threads import start_thread
+from celery_redlock._greenlets.threads import register_at_fork, start_thread
 from celery_redlock._log import event_logger
 from celery_redlock.tasks.border import RequestLike, TaskLike
 

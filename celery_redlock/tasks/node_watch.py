@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import PIPE_BUF, READ, Pipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock._greenlets.wakeup import PIPE_BUF, Pipe
 from celery_redlock._log import event_logger
 from celery_redlock.core.failures import describe_problems, node_problems
 from celery_redlock.core.node_admin import poll_nodes
@@ -101,7 +100,7 @@ class NodeWatch:
                 self._pipe.write(line)
 
     def _run(self) -> None:
-        poller = new_poller(native=True)
+        poller = new_poller()
         poller.register(self._pipe.fd, READ)
         poll_at = clock()
         while not self.is_stopped:

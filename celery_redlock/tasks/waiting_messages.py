@@ -25,9 +25,9 @@ from celery import bootsteps, signals
 from celery.worker import state as worker_state
 from kombu.asynchronous.timer import to_timestamp
 
+from celery_redlock._greenlets.polling import WakeupPipe
 from celery_redlock._greenlets.threads import call_in_app, start_thread
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.core import Client
 from celery_redlock.core.client import FAIR_GRACE

@@ -151,7 +151,7 @@ def redlock_testing(request: pytest.FixtureRequest) -> Iterator[None]:
     `@pytest.mark.parametrize("redlock_testing", [10], indirect=True)`.
     """
     from celery_redlock.core.waiting import limit_waits
-    from celery_redlock.transport.memory.transport import reset_memory_nodes
+    from celery_redlock.transport.memory import reset_memory_nodes
 
     reset_memory_nodes()
     with limit_waits(getattr(request, "param", LONGEST_WAIT)):

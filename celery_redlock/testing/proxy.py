@@ -9,20 +9,231 @@ import itertools
 import queue
 import selectors
 import socket
+import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Literal
 
 from celery_redlock.testing.ports import LOOPBACK, ReservedPort
-from celery_redlock.testing.proxied import GarbageServer, Link, ProxiedConnection, close_with_reset
 
 # The answer of a web server whose port was configured as that of a lock node.
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\nConnection: keep-alive\r\n\r\n"
 
 _CALL_TIMEOUT = 10.0
+
+_READ = selectors.EVENT_READ
+_WRITE = selectors.EVENT_WRITE
+_CHUNK = 64 * 1024
+
+# Bytes that one direction holds before the sender's own buffers fill, as on a dead network.
+_MAX_HELD = 1024 * 1024
+_END = b""
+
+
+def close_with_reset(sock: socket.socket) -> None:
+    """Close a connection so that its other end sees a reset, not an orderly end."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    finally:
+        sock.close()
+
+
+class _Stream:
+    """One direction of a link."""
+
+    __slots__ = ("blocked", "ended", "finished", "held", "queue", "sink", "source")
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self.source = source
+        self.sink = sink
+        self.queue: deque[tuple[float, bytes]] = deque()
+        self.held = 0
+        self.blocked = False
+        self.ended = False  # the source will send no more
+        self.finished = False  # the sink has got all it will ever get
+
+    def wants_to_read(self) -> bool:
+        return not self.ended and self.held < _MAX_HELD
+
+    def put(self, due: float, data: bytes) -> float:
+        # Never before what came earlier: the order of bytes is what TCP promises.
+        if self.queue:
+            due = max(due, self.queue[-1][0])
+        self.queue.append((due, data))
+        self.held += len(data)
+        return due
+
+    def deliver(self, now: float) -> None:
+        while self.queue and not self.blocked and self.queue[0][0] <= now:
+            due, data = self.queue.popleft()
+            self.held -= len(data)
+            try:
+                if data == _END:
+                    self.finished = True
+                    self.sink.shutdown(socket.SHUT_WR)
+                    return
+                rest = data[self.sink.send(data) :]
+            except BlockingIOError:
+                rest = data
+            except OSError:
+                self.abandon()
+                return
+            if rest:
+                self.blocked = True
+                self.held += len(rest)
+                self.queue.appendleft((due, rest))
+
+    def abandon(self) -> None:
+        self.finished = True
+        self.queue.clear()
+        self.held = 0
+
+
+class ProxiedConnection:
+    """A client's connection and the one to the server behind it."""
+
+    def __init__(self, node: _Node, client: socket.socket, server: socket.socket) -> None:
+        self._node = node
+        self.client = client
+        self.server = server
+        self.sockets = (client, server)
+        self._requests = _Stream(client, server)
+        self._replies = _Stream(server, client)
+        self._connected = False
+        self._closed = False
+        self._is_forgotten = self._resets = False
+        self._update()
+
+    def on_event(self, sock: socket.socket, events: int) -> None:
+        """Move what can be moved on this socket."""
+        if sock is self.server and not self._connected:
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self.reset()
+                return
+            self._connected = True
+        incoming, outgoing = self._requests, self._replies
+        if sock is self.server:
+            incoming, outgoing = outgoing, incoming
+        if events & _WRITE:
+            outgoing.blocked = False
+        if events & _READ:
+            self._receive(incoming)
+            if self._resets:
+                self.reset()
+                return
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Write what is due, unless the network holds it; nothing once the link has ended."""
+        if self._closed:
+            return
+        if not self._node.holds() and not self._is_forgotten:
+            now = time.monotonic()
+            if self._connected:
+                self._requests.deliver(now)
+            self._replies.deliver(now)
+        if self._requests.finished and self._replies.finished:
+            self.close()
+        else:
+            self._update()
+
+    def be_forgotten(self, *, resets: bool) -> None:
+        """Deliver nothing any more, in silence; or reset both ends once bytes come."""
+        self._is_forgotten, self._resets = True, resets
+
+    def deliver_held(self) -> None:
+        """Deliver at once all that was held or delayed, in order."""
+        now = time.monotonic()
+        for stream in (self._requests, self._replies):
+            stream.queue = deque((now, data) for _, data in stream.queue)
+        self.deliver()
+
+    def reset(self) -> None:
+        """End both connections with a reset; what was held is lost."""
+        self._end()
+        close_with_reset(self.client)
+        close_with_reset(self.server)
+
+    def close(self) -> None:
+        """End both connections."""
+        self._end()
+        self.client.close()
+        self.server.close()
+
+    def take_client(self) -> socket.socket:
+        """Give the client's connection away and end the rest."""
+        self._end()
+        self.server.close()
+        return self.client
+
+    def _receive(self, stream: _Stream) -> None:
+        try:
+            data = stream.source.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            # A reset travels no faster than the bytes before it.
+            data = _END
+        stream.ended = data == _END
+        if stream.finished:
+            return
+        due = stream.put(self._node.due(reply=stream is self._replies), data)
+        if due > time.monotonic():
+            self._node.wake_at(due, self)
+
+    def _update(self) -> None:
+        self._node.watch(self.client, self._events(self._requests, self._replies), self)
+        if self._connected:
+            self._node.watch(self.server, self._events(self._replies, self._requests), self)
+        else:
+            self._node.watch(self.server, _WRITE, self)
+
+    def _end(self) -> None:
+        self._closed = True
+        self._node.watch(self.client, 0, self)
+        self._node.watch(self.server, 0, self)
+        self._node.forget(self)
+
+    @staticmethod
+    def _events(incoming: _Stream, outgoing: _Stream) -> int:
+        return (_READ if incoming.wants_to_read() else 0) | (_WRITE if outgoing.blocked else 0)
+
+
+class GarbageServer:
+    """A client's connection on which everything is answered with the same garbage."""
+
+    def __init__(self, node: _Node, client: socket.socket, answer: bytes) -> None:
+        self._node = node
+        self.client = client
+        self.sockets = (client,)
+        self._answer = answer
+        node.watch(client, _READ, self)
+
+    def on_event(self, sock: socket.socket, events: int) -> None:
+        """Answer, or end with the client."""
+        try:
+            if sock.recv(_CHUNK):
+                sock.send(self._answer)
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.reset()
+
+    def reset(self) -> None:
+        """End the connection: after garbage, a client cannot match replies to requests."""
+        self._node.watch(self.client, 0, self)
+        close_with_reset(self.client)
+        self._node.forget(self)
+
+
+#: A client's connection, of either kind.
+Link = ProxiedConnection | GarbageServer
 
 
 class _Mode(enum.Enum):
@@ -43,7 +254,7 @@ class _Loop:
         self.wake_receiver, self.wake_sender = socket.socketpair()
         self.wake_receiver.setblocking(False)
         self.wake_sender.setblocking(False)
-        self.selector.register(self.wake_receiver, selectors.EVENT_READ, self._on_wake)
+        self.selector.register(self.wake_receiver, _READ, self._on_wake)
         self.stopping = False
 
     def run(self) -> None:
@@ -134,21 +345,26 @@ class _Node:
         found = [self._listener] if self._listener else []
         return [*found, *(sock for link in self._connections for sock in link.sockets)]
 
-    # The route of every link of this node.
+    # For the links of this node:
 
     def holds(self) -> bool:
+        """Return whether bytes must wait for the network to heal."""
         return self._mode is _Mode.PARTITION
 
     def due(self, *, reply: bool) -> float:
+        """Return when bytes that arrive now may leave."""
         return time.monotonic() + self._delays["replies" if reply else "requests"]
 
     def wake_at(self, due: float, link: ProxiedConnection) -> None:
+        """Call the link's `deliver` at that time."""
         heapq.heappush(self._loop.timers, (due, next(self._loop.order), link))
 
     def watch(self, sock: socket.socket, events: int, link: Link) -> None:
+        """Call the link's `on_event` when the socket is ready for these events; 0 for none."""
         self._watch(sock, events, partial(link.on_event, sock))
 
     def forget(self, link: Link) -> None:
+        """Take note that a link has ended."""
         self._connections.discard(link)
 
     def _enter(self, mode: _Mode) -> None:
@@ -164,7 +380,7 @@ class _Node:
             self._listener = self.port.listen()
         # Across a partition the kernel still accepts, but no node answers: bytes wait in its
         # buffer.
-        events = 0 if mode is _Mode.PARTITION else selectors.EVENT_READ
+        events = 0 if mode is _Mode.PARTITION else _READ
         self._watch(self._listener, events, self._on_connection)
 
     def _watch(self, sock: socket.socket, events: int, callback: Callable[[int], None]) -> None:

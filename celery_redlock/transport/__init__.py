@@ -2,7 +2,7 @@
 Sends a command to N nodes at once and returns their votes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.transport.addresses import (
@@ -12,25 +12,32 @@ from celery_redlock.transport.addresses import (
     parse_nodes,
     split_nodes,
 )
-from celery_redlock.transport.base import AckedNodes, Channel, Durations, Transport, borrowed
-from celery_redlock.transport.kinds import Administration, NodeKind, NodeReader
+from celery_redlock.transport.base import (
+    NODE_ERRORS,
+    AckedNodes,
+    Channel,
+    Durations,
+    NodeKind,
+    NodeSession,
+    Transport,
+    borrowed,
+)
 from celery_redlock.transport.listeners import Listener, WaitingCall
-from celery_redlock.transport.memory.nodes import MemoryNodes
-from celery_redlock.transport.redis.nodes import Servers
+from celery_redlock.transport.memory import MemorySession, MemoryTransport, memory_node
+from celery_redlock.transport.redis.nodes import ServerSession, probe_server
 from celery_redlock.transport.redis.transport import RedisTransport
 
 __all__ = [
-    "KINDS",
     "MEMORY",
+    "NODE_ERRORS",
     "SERVERS",
     "AckedNodes",
-    "Administration",
     "Channel",
     "Durations",
     "Listener",
     "NodeAddress",
     "NodeKind",
-    "NodeReader",
+    "NodeSession",
     "RedisTransport",
     "Transport",
     "WaitingCall",
@@ -44,22 +51,18 @@ __all__ = [
 ]
 
 
-SERVERS, MEMORY = Servers(), MemoryNodes()
-
-#: The kind of a node, by the scheme of its URL.
-KINDS: Mapping[str, NodeKind] = {
-    "redis": SERVERS,
-    "rediss": SERVERS,
-    "unix": SERVERS,
-    "redis+sentinel": SERVERS,
-    "rediss+sentinel": SERVERS,
-    "memory": MEMORY,
-}
+SERVERS = NodeKind(open_transport=RedisTransport, session=ServerSession, probe=probe_server)
+MEMORY = NodeKind(
+    open_transport=lambda nodes, *_: MemoryTransport([memory_node(node) for node in nodes]),
+    session=MemorySession,
+    probe=lambda *_: None,  # it serves; a test that makes it fail wants to see the locks fail
+    is_in_process=True,
+)
 
 
 def kind_of(node: NodeAddress) -> NodeKind:
-    """Return the kind of a node."""
-    return KINDS[node.scheme]
+    """Return the kind of a node, which the scheme of its URL names."""
+    return MEMORY if node.scheme == "memory" else SERVERS
 
 
 def open_transport(

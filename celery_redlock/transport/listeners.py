@@ -7,10 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
-from celery_redlock._greenlets.threads import on_native_thread
+from celery_redlock._greenlets.polling import WakeupPipe
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock.protocol.keys import wake_channel
 
 
@@ -131,11 +129,7 @@ class WaitingCall(Listener):
 
     def sleep(self, seconds: float) -> bool:
         """Sleep for this time, or until the call is woken; return whether it was."""
-        poller = new_poller(native=on_native_thread())
-        poller.register(self._pipe.fd, READ)
-        is_woken = bool(poller.poll(as_milliseconds(seconds)))
-        self._pipe.drain()
-        return is_woken
+        return self._pipe.wait(seconds)
 
     def close(self) -> None:
         """Listen no more. Idempotent."""

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from celery_redlock.testing.child_guardian import ChildGuardian
+from celery_redlock.testing.resources import ChildGuardian
 from evidence.chaos.history import Journal
 
 _ROOT = Path(__file__).resolve().parents[2]

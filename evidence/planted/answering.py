@@ -136,15 +136,15 @@ TRANSPORT = (
         tested("test_a_client_gets_its_connections_although_each_look_up_outlasts_a_reply"),
         (
             "transport/redis/connector.py::Connector.connect",
-            "self.open(master, native=native, awaited=awaited)",
-            "self.open(master, native=native, awaited=True)",
+            "self.open(master, awaited=awaited)",
+            "self.open(master, awaited=True)",
         ),
     ),
     fault(
         "a client asks for credentials once",
         tested("test_they_are_asked_for_at_each_new_connection"),
         (
-            "transport/redis/credentials.py::NamedCredentials.__init__",
+            "transport/redis/url_options.py::NamedCredentials.__init__",
             "= _named(name)",
             "= lambda given=_named(name)(): given",
         ),
@@ -154,8 +154,8 @@ TRANSPORT = (
         tested("test_whoever_starts_waits_no_longer_for_them_than_for_a_connection"),
         (
             "transport/redis/connector.py::Connector._connection",
-            "if awaited and not native and",
-            "if native and",
+            "if awaited and",
+            "if not awaited and",
         ),
     ),
     fault(
@@ -200,9 +200,9 @@ TRANSPORT = (
         "a node that wakes waiters has no time to give a sign of life",
         tested("test_a_node_that_was_only_just_asked_for_a_sign_of_life_has_time_to_answer"),
         (
-            "transport/redis/wake_ups.py::_Session.serve",
-            "elif now - asked_at > self._timeout:",
-            "elif now - heard_at > _PING_AFTER + self._timeout:",
+            "transport/redis/wake_ups.py::_Reader._serve",
+            "elif now - asked_at > timeout:",
+            "elif now - heard_at > _PING_AFTER + timeout:",
         ),
     ),
     fault(
@@ -350,7 +350,7 @@ TRANSPORT = (
         "a leftover reply is taken for the next answer",
         simulated("late", "1-400"),
         (
-            "transport/redis/connection.py::NodeConnection._replies",
+            "transport/redis/connection.py::NodeConnection.receive",
             "and reply[0] == pending.nonce",
             "",
         ),

@@ -27,7 +27,7 @@ ARMING_FAULTS = (
         "a node that restarted since it was looked at is armed",
         tested("test_a_node_that_restarts_between_the_look_and_the_arming_is_not_armed"),
         (
-            "transport/redis/nodes.py::ServerAdministration.run",
+            "transport/redis/nodes.py::ServerSession.open",
             "if self._connection is None:",
             "if True:",
         ),

@@ -83,8 +83,8 @@ FAILING_OVER = (
         "the thread that watches the masters pauses no more once it was woken",
         tested("test_a_pause_lasts_whatever_wakes_the_thread"),
         (
-            "transport/redis/masters.py::MasterWatch._run",
-            "pipe.drain()",
+            "_greenlets/polling.py::WakeupPipe.wait",
+            "self.drain()",
             "pass",
         ),
     ),
@@ -120,8 +120,8 @@ FAILING_OVER = (
         tested("test_masters_are_confirmed_although_a_sentinel_never_ends_its_reply"),
         (
             "transport/redis/sentinel.py::Sentinels.rounds",
-            "clock.now() >= until or all(",
-            "all(",
+            "clock.now() >= until or self.are_done",
+            "self.are_done",
         ),
     ),
     fault(
@@ -173,7 +173,7 @@ FAILING_OVER = (
         "a reading is as old as its last reply",
         tested("test_a_reading_is_as_old_as_its_first_question"),
         (
-            "transport/redis/masters.py::MasterWatch._note_reading",
+            "transport/redis/masters.py::MasterWatch._read",
             "self._read_at = asked_at",
             "self._read_at = clock.now()",
         ),
@@ -182,8 +182,8 @@ FAILING_OVER = (
         "a call waits for one reading, whether its connections are made or not",
         tested("test_a_call_waits_for_connections_that_take_longer_than_a_reading"),
         (
-            "transport/redis/sentinel.py::Sentinels.read",
-            "if are_named or (is_whole and all(one.is_done for one in self._sentinels)):",
+            "transport/redis/masters.py::MasterWatch._read",
+            "if are_named or (is_whole and sentinels.are_done):",
             "if are_named or is_whole:",
         ),
     ),

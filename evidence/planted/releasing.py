@@ -345,7 +345,7 @@ RELEASING = (
         "the wait of a key is that of the waiter that is last",
         tested("test_a_key_has_the_wait_of_the_waiter_that_is_next"),
         (
-            "transport/memory/nodes.py::MemoryReader.states",
+            "transport/memory.py::MemorySession.states",
             "min(scores, default=0.0)",
             "max(scores, default=0.0)",
         ),

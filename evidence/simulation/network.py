@@ -303,7 +303,7 @@ class SimConnector:
         self._timeout = timeout
         self._watch = watch
 
-    def connect(self, *, native: bool) -> tuple[NodeConnection, str | None]:
+    def connect(self) -> tuple[NodeConnection, str | None]:
         master = self._watch.master_of(self.address) if self._watch is not None else None
         # TCP, then INFO and SCRIPT LOAD in one piece
         wire = self._dial(master.address if master is not None else self._written, trips=4)

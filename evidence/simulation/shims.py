@@ -14,6 +14,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
+from celery_redlock._greenlets.polling import as_milliseconds
 from evidence.simulation.scheduler import EPOCH, Machine, Scheduler
 
 READ, WRITE = 1, 4
@@ -58,6 +59,14 @@ class WakeupPipe:
 
     def drain(self) -> None:
         self._rung = False
+
+    def wait(self, seconds: float) -> bool:
+        poller = Poller(self._files)
+        poller.register(self.fd, READ)
+        is_woken = bool(poller.poll(as_milliseconds(seconds)))
+        self.pollers.remove(poller)
+        self.drain()
+        return is_woken
 
     def close(self) -> None:
         self._files.by_fd.pop(self.fd, None)

@@ -368,7 +368,7 @@ def _simulated(world: World) -> Iterator[None]:
 
     connector = partial(SimConnector, world.network)
 
-    def new_poller(*, native: bool) -> Poller:
+    def new_poller() -> Poller:
         return Poller(files)
 
     def wakeup() -> WakeupPipe:
@@ -396,8 +396,6 @@ def _simulated(world: World) -> Iterator[None]:
         "protocol.mastership.Master.counted": counted,
         "transport.clock.time": time_,
         "transport.listeners.WakeupPipe": wakeup,
-        "transport.listeners.new_poller": new_poller,
-        "transport.listeners.on_native_thread": threads.on_native_thread,
         # How many bytes a command has, and so where a full buffer cuts a call in two, depends on
         # earlier nonces.
         "transport.redis.connection._nonces": itertools.count(1),
@@ -405,19 +403,15 @@ def _simulated(world: World) -> Iterator[None]:
         "transport.redis.connections.threading": threads,
         "transport.redis.connections.new_poller": new_poller,
         "transport.redis.connections.start_native_thread": threads.start_native_thread,
-        "transport.redis.connections.close_greenlet_hub": lambda: None,
         "transport.redis.masters.Connector": connector,
         "transport.redis.masters.GroupConnector": connector,
         "transport.redis.masters.WakeupPipe": wakeup,
-        "transport.redis.masters.close_greenlet_hub": lambda: None,
-        "transport.redis.masters.new_poller": new_poller,
         "transport.redis.masters.on_native_thread": threads.on_native_thread,
         "transport.redis.masters.start_native_thread": threads.start_native_thread,
         "transport.redis.masters.time": time_,
         "transport.redis.masters.unpatched": threads.unpatched,
         "transport.redis.node_set.time": time_,
-        "transport.redis.sentinel._SentinelConnector": connector,
-        "transport.redis.sentinel.close_greenlet_hub": lambda: None,
+        "transport.redis.sentinel.Connector": lambda *given: connector(*given[:2]),
         "transport.redis.sentinel.new_poller": new_poller,
         "transport.redis.sentinel.start_native_thread": threads.start_native_thread,
         "transport.redis.transport.on_native_thread": threads.on_native_thread,

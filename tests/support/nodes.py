@@ -6,7 +6,9 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from celery_redlock import Lease, Redlock
 from celery_redlock.core import client_of
@@ -25,7 +27,7 @@ from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.votes import Vote
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
 from tests.support.replication import back_up
 from tests.support.waiting import RELEASE_PATIENCE, TIMEOUT, wait_until
 
@@ -275,15 +277,26 @@ class MemoryNodes(Nodes):
 
     def flush(self, *nodes: int) -> None:
         for node in nodes:
-            self.nodes[node].flush()
+            self.nodes[node].state.lose_data()
 
     def flip_role(self, *nodes: int) -> None:
         for node in nodes:
-            self.nodes[node].flip_role()
+            flip_role(self.nodes[node])
 
     def back_up(self, *nodes: int) -> None:
         for node in nodes:
-            self.nodes[node].renew_backlog()
+            renew_backlog(self.nodes[node])
+
+
+def flip_role(node: MemoryNode) -> None:
+    """Make a node a replica, and then a master again."""
+    before = node.state.identity
+    node.state.identity = replace(before, replication=uuid4().hex, promoted_from=before.replication)
+
+
+def renew_backlog(node: MemoryNode) -> None:
+    """Create the replication backlog, or free it, as when a backup attaches or has gone."""
+    node.state.identity = replace(node.state.identity, replication=uuid4().hex, promoted_from="")
 
 
 class ServerNodes(Nodes):

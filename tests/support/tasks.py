@@ -18,7 +18,7 @@ from celery_redlock.core.watchdog import process_watchdog
 from celery_redlock.tasks.config.client import close_clients
 from celery_redlock.tasks.run.shown_end import Requeued
 from celery_redlock.transport import clock, parse_nodes
-from celery_redlock.transport.memory.transport import MemoryNode, RealTime, Time, memory_node
+from celery_redlock.transport.memory import MemoryNode, Time, memory_node
 
 _numbers = itertools.count(1)
 
@@ -31,7 +31,7 @@ class Outcome:
     value: Any
 
 
-class MovableTime(RealTime):
+class MovableTime(Time):
     """
     The machine's time, and what a test has let pass at once.
 

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import pytest
 from celery import signals
 
-from celery_redlock.transport.memory import transport
+from celery_redlock.transport import memory
 
 #: What a unit test may not do, by the names of Python's audit events.
 REFUSED = {
@@ -87,7 +87,7 @@ def no_process_and_no_socket() -> Iterator[None]:
 def no_nodes_of_other_tests() -> Iterator[None]:
     """Have no `memory://` URL name a node of an earlier test, which may hold locks still."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(transport, "_nodes", {})
+        patched.setattr(memory, "_nodes", {})
         yield
 
 

@@ -21,7 +21,7 @@ from celery_redlock import LockContended, LossReason, QuorumUnavailable, Redlock
 from celery_redlock.opentelemetry import trace_locks
 from celery_redlock.tasks import observing
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 

@@ -31,7 +31,7 @@ from celery_redlock.errors import ConfigurationError
 from celery_redlock.prometheus import METRICS, export_metrics
 from celery_redlock.tasks.events import SIGNALS
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 from tests.support.tasks import Bench
 from tests.unit.tasks.jobs import job
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celery_redlock._greenlets.forks import register_at_fork
+from celery_redlock._greenlets.threads import register_at_fork
 from celery_redlock._log import event_logger
 from celery_redlock.core import Client
 from celery_redlock.core.client import logged_nodes

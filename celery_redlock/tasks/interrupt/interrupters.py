@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Protocol
 
-from celery_redlock._greenlets.forks import register_at_fork
-from celery_redlock._greenlets.threads import Hub, current_hub
+from celery_redlock._greenlets.threads import Hub, current_hub, register_at_fork
 from celery_redlock._greenlets.unpatched import unpatched
 from celery_redlock.tasks.interrupt.body import Body, watch_unraisable
 

@@ -44,10 +44,10 @@ def check_nodes(task: TaskLike, client: Client) -> None:
     if are_nodes_checked(task.app):
         return
     failures = client.transport.failures()
-    lasting = {name: failure.reason for name, failure in failures.items() if failure.lasting}
+    lasting = {name: str(why) for name, why in failures.items() if why and why.lasting}
     if lasting and read_settings(task.app).on_unusable_node == "raise":
         raise unusable_nodes_error(lasting)
-    if all(failure.tried for failure in failures.values()):
+    if None not in failures.values():
         record_nodes_checked(task.app)
 
 
@@ -60,7 +60,7 @@ def report_failing_nodes(task: TaskLike, task_id: str, client: Client) -> None:
     failures = client.transport.failures()
     if not failures or is_watched(task.app):
         return
-    reasons = {name: failure.reason for name, failure in failures.items() if failure.tried}
+    reasons = {name: str(why) for name, why in failures.items() if why is not None}
     if not reasons:
         return
     nodes = len(client.node_names)

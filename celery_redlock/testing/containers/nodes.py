@@ -5,9 +5,7 @@ Lock nodes and brokers in containers, which tests can kill, freeze, restart and 
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from docker.errors import ImageNotFound
@@ -239,36 +237,3 @@ def running_container(
         yield container
     finally:
         raw.remove(force=True, v=True)
-
-
-@contextlib.contextmanager
-def running_cluster(
-    client: Any,
-    *,
-    count: int,
-    image: str,
-    command: Sequence[str],
-    wrapper: type[RedlockNodeContainer] = RedlockNodeContainer,
-) -> Iterator[RedlockTestCluster]:
-    """Run armed lock nodes for a block; all of them start at the same time."""
-    with contextlib.ExitStack() as stack:
-        contexts = []
-        for _ in range(count):
-            network = client.networks.create(f"redlock-{uuid.uuid4()}", labels=LABELS)
-            # The stack removes the containers first, since they are entered below.
-            stack.callback(network.remove)
-            contexts.append(
-                running_container(
-                    client,
-                    wrapper,
-                    networks=[network.name],
-                    image=image,
-                    command=list(command),
-                    ports=wrapper.ports(),
-                )
-            )
-        with ThreadPoolExecutor(count) as pool:
-            containers = list(pool.map(stack.enter_context, contexts))
-        cluster = RedlockTestCluster(*containers)
-        cluster.arm()
-        yield cluster

@@ -8,7 +8,9 @@ nodes and its workers have this package.
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +24,11 @@ from pytest_celery import (
 from pytest_docker_tools import build, container, fxtr
 
 from celery_redlock.testing.containers.nodes import (
+    LABELS,
     RabbitMQHost,
     RedisHost,
     RedlockNodeContainer,
     RedlockTestCluster,
-    running_cluster,
     running_container,
 )
 from celery_redlock.testing.containers.worker import (
@@ -107,13 +109,27 @@ def celery_redlock_cluster(
     redlock_node_command: list[str],
 ) -> Iterator[RedlockTestCluster]:
     """Lock nodes for this test alone, empty and ready to vote; the test may break them."""
-    with running_cluster(
-        docker_client,
-        count=redlock_node_count,
-        image=redlock_node_image,
-        command=redlock_node_command,
-        wrapper=redlock_node_cls,
-    ) as cluster:
+    with contextlib.ExitStack() as stack:
+        contexts = []
+        for _ in range(redlock_node_count):
+            network = docker_client.networks.create(f"redlock-{uuid.uuid4()}", labels=LABELS)
+            # The stack removes the containers first, since they are entered below.
+            stack.callback(network.remove)
+            contexts.append(
+                running_container(
+                    docker_client,
+                    redlock_node_cls,
+                    networks=[network.name],
+                    image=redlock_node_image,
+                    command=list(redlock_node_command),
+                    ports=redlock_node_cls.ports(),
+                )
+            )
+        # All of them start at the same time.
+        with ThreadPoolExecutor(redlock_node_count) as pool:
+            containers = list(pool.map(stack.enter_context, contexts))
+        cluster = RedlockTestCluster(*containers)
+        cluster.arm()
         yield cluster
         cluster.teardown()
 

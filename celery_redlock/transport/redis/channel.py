@@ -113,8 +113,9 @@ class RedisChannel:
         """Send a batch to every node and feed the replies into its rounds."""
         self._number += 1
         self._used_at = now = clock()
+        receiver = None if acked is None else acked.record_vote
         entries = [
-            PendingReply(command, now, round_, self._number, acked) for command, round_ in batch
+            PendingReply(command, now, round_, self._number, receiver) for command, round_ in batch
         ]
         self._open_rounds = {round_: round_.phase for _, round_ in batch}
         self._unanswered = {}
@@ -437,7 +438,7 @@ class RedisChannel:
         self, receiver: VoteReceiver, index: int, connection: NodeConnection, vote: Any
     ) -> None:
         now = clock()
-        command = receiver.record_vote(index, vote, now)
+        command = receiver(index, vote, now)
         if command is not None:
             entry = PendingReply(command, now)
             self._send_to(index, connection, entry.packed(), [entry])

@@ -80,7 +80,7 @@ OF_SENTINEL = Spelling("?sentinel_password=password", "sentinel_tls=false", "sen
 
 class ConnectError(Exception):
     """
-    A connection cannot be made; the text gives the reason.
+    A node cannot be connected to, or does not answer; the text gives the reason.
 
     Attributes:
         lasting: the node or its URL is set up wrongly, which no waiting repairs.

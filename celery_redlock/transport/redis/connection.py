@@ -17,11 +17,9 @@ from celery_redlock.protocol.mastership import Master
 from celery_redlock.protocol.rounds import Round
 from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.transport.base import VoteReceiver
-from celery_redlock.transport.redis.framing import Framing, GarbageError
+from celery_redlock.transport.redis.framing import GarbageError, ReplyReader, would_block
 
 _nonces = itertools.count(1)
-
-_RECEIVE_SIZE = 65536
 
 #: Scripts whose commands may be large.
 _LARGE = (Script.WRITE_REGISTER, Script.READ_REGISTER)
@@ -99,8 +97,7 @@ class NodeConnection:
         sock.setblocking(False)
         self._redis_connection = connection
         self._socket = sock
-        self._framing = Framing()
-        self._reader = hiredis.Reader()
+        self._replies = ReplyReader(sock)
         self._outgoing = b""
         self.fd: int = sock.fileno()
         self.pending: deque[PendingReply] = deque()
@@ -171,45 +168,23 @@ class NodeConnection:
             ConnectionBrokenError: the node closed the connection, or sent anything else than the
                 reply to the oldest command.
         """
-        reader = self._reader
         try:
-            data = self._socket.recv(_RECEIVE_SIZE)
+            for reply in self._replies.read():
+                if isinstance(reply, _PUSH):
+                    continue
+                if not self.pending:
+                    raise ConnectionBrokenError(f"sent a reply to no command: {str(reply)[:80]}")
+                pending = self.pending.popleft()
+                if isinstance(reply, hiredis.ReplyError):
+                    yield pending, reply
+                elif isinstance(reply, list) and reply and reply[0] == pending.nonce:
+                    yield pending, reply[1:]
+                else:
+                    raise ConnectionBrokenError(f"replied to another command: {str(reply)[:80]}")
+        except GarbageError as exc:
+            raise ConnectionBrokenError(f"answered garbage: {exc}") from exc
         except OSError as exc:
-            if would_block(exc):
-                return
             raise ConnectionBrokenError(_describe(exc)) from exc
-        if not data:
-            raise ConnectionBrokenError("closed the connection")
-        while data:
-            try:
-                self._framing.check(data)
-            except GarbageError as exc:
-                raise ConnectionBrokenError(f"answered garbage: {exc}") from exc
-            reader.feed(data)
-            yield from self._replies()
-            # TLS hands out one record at a time, and a poll does not see what it has buffered.
-            more = getattr(self._socket, "pending", None)
-            data = self._socket.recv(_RECEIVE_SIZE) if more is not None and more() else b""
-
-    def _replies(self) -> Iterator[tuple[PendingReply, Any]]:
-        while True:
-            try:
-                reply = self._reader.gets()
-            except (hiredis.ProtocolError, TypeError) as exc:  # a map may have a list as a key
-                raise ConnectionBrokenError(f"answered garbage: {exc}") from exc
-            if reply is False:
-                return
-            if isinstance(reply, _PUSH):
-                continue
-            if not self.pending:
-                raise ConnectionBrokenError(f"sent a reply to no command: {str(reply)[:80]}")
-            pending = self.pending.popleft()
-            if isinstance(reply, hiredis.ReplyError):
-                yield pending, reply
-            elif isinstance(reply, list) and reply and reply[0] == pending.nonce:
-                yield pending, reply[1:]
-            else:
-                raise ConnectionBrokenError(f"replied to another command: {str(reply)[:80]}")
 
     def close(self) -> None:
         """Close the connection."""
@@ -217,13 +192,6 @@ class NodeConnection:
         self._redis_connection.disconnect()
 
 
-def would_block(exc: OSError) -> bool:
-    """Return whether a socket without blocking has nothing to give or takes nothing now."""
-    # SSL sockets raise SSLWantReadError and SSLWantWriteError, which are not BlockingIOError.
-    return isinstance(exc, BlockingIOError | InterruptedError) or (
-        type(exc).__name__ in ("SSLWantReadError", "SSLWantWriteError")
-    )
-
-
 def _describe(exc: OSError) -> str:
-    return f"{type(exc).__name__}: {exc.strerror or exc}"
+    # Without a number it is an error of `ReplyReader`, not of the system.
+    return str(exc) if exc.errno is None else f"{type(exc).__name__}: {exc.strerror or exc}"

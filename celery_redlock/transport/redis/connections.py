@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
-from celery_redlock._greenlets.poller import READ, WRITE, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import READ, WRITE, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import raise_if_finalizing, start_native_thread
-from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
-from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.clock import now as clock
@@ -60,7 +59,7 @@ class Connections:
         self.complete = False
         self._nodes = nodes
         self._native = native
-        self._poller = new_poller(native=native)
+        self._poller = new_poller()
         self._index_of: dict[int, int] = {}
         self._connected: deque[tuple[int, NodeConnection | ConnectError]] = deque()
         self._on_connect = on_connect
@@ -71,9 +70,6 @@ class Connections:
         self._handover_lock = native_lock()
         self._wakeup = WakeupPipe()
         self._poller.register(self._wakeup.fd, READ)
-        # A poll of its own: unread replies must not turn the wait for connections into a spin.
-        self._connected_poller = new_poller(native=native)
-        self._connected_poller.register(self._wakeup.fd, READ)
 
     def ensure(self, now: float, limit: float) -> list[int]:
         """
@@ -114,7 +110,8 @@ class Connections:
         # Not from `now`: this process may have paused while the attempts began.
         begun = clock()
         while (remaining := min(self._awaited_until(begun), now + limit) - clock()) > 0:
-            self._connected_poller.poll(as_milliseconds(remaining))
+            # Not by the poller: unread replies must not turn this wait into a spin.
+            self._wakeup.wait(remaining)
             fresh += self.take_connected()
         fresh += self.take_connected()  # those that were made while this process paused
         while self._retired and self._retired[0][0] < now:
@@ -282,7 +279,7 @@ class Connections:
         made: NodeConnection | ConnectError
         made = ConnectError("the connection attempt was interrupted", lasting=False)
         try:
-            made, run_id = self._nodes.connectors[index].connect(native=self._native)
+            made, run_id = self._nodes.connectors[index].connect()
             if problem := self._nodes.duplicate_server_problem(index, run_id):
                 made.close()
                 made = ConnectError(problem, lasting=True)
@@ -295,8 +292,6 @@ class Connections:
                     self._discard_connected()
                 else:
                     self._wakeup.wake()
-                if self._native:
-                    close_greenlet_hub()
             finally:
                 end()
 

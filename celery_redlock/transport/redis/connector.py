@@ -19,7 +19,7 @@ from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
 from celery_redlock._greenlets.threads import call_in_app
-from celery_redlock._greenlets.unpatched import unpatched
+from celery_redlock._greenlets.unpatched import on_native_thread, unpatched
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.mastership import Master
@@ -28,6 +28,7 @@ from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import (
     OF_SERVER,
     ConnectError,
+    Spelling,
     answer_within,
     check_identity,
     check_mode,
@@ -36,9 +37,13 @@ from celery_redlock.transport.redis.connect_error import (
     hides_ids,
 )
 from celery_redlock.transport.redis.connection import NodeConnection
-from celery_redlock.transport.redis.credentials import NamedCredentials
 from celery_redlock.transport.redis.framing import Framing, GarbageError
-from celery_redlock.transport.redis.url_options import check_options, missing_files, read_options
+from celery_redlock.transport.redis.url_options import (
+    NamedCredentials,
+    check_options,
+    missing_files,
+    read_options,
+)
 
 _logger = event_logger(__name__)
 
@@ -98,16 +103,21 @@ class Connector:
     """
     Opens connections to one node.
 
+    Args:
+        address: the node.
+        timeout: seconds for each step.
+        spelling: what errors name as the right URL.
+
     Attributes:
         address: the node.
         warned: whether warnings about this node's configuration have been logged.
-        spelling: what errors name as the right URL.
     """
 
-    spelling = OF_SERVER
-
-    def __init__(self, address: NodeAddress, timeout: float) -> None:
+    def __init__(
+        self, address: NodeAddress, timeout: float, spelling: Spelling = OF_SERVER
+    ) -> None:
         self.address = address
+        self._spelling = spelling
         self.warned = False
         options = read_options(address)
         options.update(
@@ -130,12 +140,11 @@ class Connector:
         self._options = options
         check_options(address, self._type, options)
 
-    def connect(self, *, native: bool, awaited: bool = False) -> tuple[NodeConnection, str | None]:
+    def connect(self, *, awaited: bool = False) -> tuple[NodeConnection, str | None]:
         """
         Connect, authenticate and load the scripts; blocks up to the timeout for each step.
 
         Args:
-            native: it runs in a native thread.
             awaited: somebody waits for it, so the look-up of the host is such a step, and so are
                 credentials that code gives. A thread of its own waits as long as these take.
 
@@ -146,7 +155,7 @@ class Connector:
             ConnectError: the node cannot be used; the text gives the reason.
         """
         master = self.master()
-        connection, info = self.open(master, native=native, awaited=awaited)
+        connection, info = self.open(master, awaited=awaited)
         try:
             if not self.warned:
                 self.warned = True
@@ -158,9 +167,7 @@ class Connector:
                         node=self.address.name,
                         reason=warning,
                     )
-            sock = connection._sock
-            if native:
-                sock = _unpatched_socket(connection)
+            sock = _unpatched_socket(connection) if on_native_thread() else connection._sock
             return NodeConnection(connection, sock, master), info.get("run_id") if info else None
         except BaseException:
             connection.disconnect()
@@ -189,7 +196,7 @@ class Connector:
             ConnectError: as `connect`.
         """
         # With RESP2, published messages are lists; the node's URL may name another protocol.
-        connection = self._connection(master, native=True, awaited=False, protocol=2)
+        connection = self._connection(master, awaited=False, protocol=2)
         with self._explained(connection):
             connection.connect()
         return connection, _unpatched_socket(connection)
@@ -204,21 +211,21 @@ class Connector:
         Raises:
             ConnectError: the node cannot be used, or failed within the block.
         """
-        connection = self._connection(self.master(), native=False, awaited=True, protocol=2)
+        connection = self._connection(self.master(), awaited=True, protocol=2)
         with self._explained(connection):
             connection.connect()
             yield connection
         connection.disconnect()
 
     def open(
-        self, master: Master | None, *, native: bool = False, awaited: bool = True
+        self, master: Master | None, *, awaited: bool = True
     ) -> tuple[Any, dict[str, str] | None]:
         """
         Connect as `connect` does.
 
         Args:
             master: what `master` returned.
-            native, awaited: as for `connect`.
+            awaited: as for `connect`.
 
         Returns:
             The connection as redis-py has it, and the server's reply to INFO, if it gave one.
@@ -226,7 +233,7 @@ class Connector:
         Raises:
             ConnectError: the node cannot be used; the text gives the reason.
         """
-        connection = self._connection(master, native=native, awaited=awaited)
+        connection = self._connection(master, awaited=awaited)
         with self._explained(connection):
             connection.connect()
             info = self._handshake(connection)
@@ -235,12 +242,10 @@ class Connector:
                 self._admit(connection, info, master)
             return connection, info
 
-    def _connection(
-        self, master: Master | None, *, native: bool, awaited: bool, **more: Any
-    ) -> Any:
-        kind = _looking_up(self._type, native=native, awaited=awaited)
+    def _connection(self, master: Master | None, *, awaited: bool, **more: Any) -> Any:
+        kind = _looking_up(self._type, awaited=awaited)
         place = dict(zip(("host", "port"), master.address, strict=True)) if master else {}
-        if awaited and not native and (asked := self._options.get("credential_provider")):
+        if awaited and (asked := self._options.get("credential_provider")):
             limit = self._options["socket_connect_timeout"]
             more["credential_provider"] = NamedCredentials(asked.name, limit)
         return kind(**{**self._options, **place, **more})
@@ -261,7 +266,7 @@ class Connector:
                 has_password=bool(self._options.get("password")),
                 asks_for_password="credential_provider" in self._options,
                 timeout=self._options["socket_timeout"],
-                spelling=self.spelling,
+                spelling=self._spelling,
             ) from exc
         except BaseException:
             connection.disconnect()
@@ -324,11 +329,14 @@ def warnings_about(info: Mapping[str, str] | None) -> list[str]:
     return found
 
 
-class _BoundedLookupConnection(Connection):
+class _LookupConnection(Connection):
     """
     Gives the look-up of its host as long as the server has to accept the connection.
 
     The operating system sets no limit: where a name server is silent, a look-up takes many seconds.
+
+    In a native thread the look-up has no limit and goes through the operating system: the look-ups
+    of greenlets share a cache, whose lock belongs to their event loop.
     """
 
     def _connect(self) -> Any:
@@ -346,30 +354,21 @@ class _BoundedLookupConnection(Connection):
             self.host = name
 
     def _find(self, name: str) -> Any:
+        if on_native_thread():
+            return unpatched("socket", "getaddrinfo")(name, self.port, type=socket.SOCK_STREAM)
         find = partial(socket.getaddrinfo, name, self.port, type=socket.SOCK_STREAM)
         limit: Any = self.socket_connect_timeout  # `Connector` has set it
         return answer_within(limit, find, "the look-up of its host name")
 
 
-class _NativeLookupConnection(_BoundedLookupConnection):
-    """
-    Looks its host up through the operating system, because a native thread does it.
-
-    The look-ups of greenlets share a cache, whose lock belongs to their event loop.
-    """
-
-    def _find(self, name: str) -> Any:
-        find = unpatched("socket", "getaddrinfo")
-        return find(name, self.port, type=socket.SOCK_STREAM)
-
-
-def _looking_up(kind: type[Any], *, native: bool, awaited: bool) -> type[Any]:
+def _looking_up(kind: type[Any], *, awaited: bool) -> type[Any]:
     """Return a type of connections that looks hosts up as its caller needs it."""
     is_patched = unpatched("socket", "getaddrinfo") is not socket.getaddrinfo
-    if not issubclass(kind, Connection) or not (awaited or (native and is_patched)):
+    if not issubclass(kind, Connection) or not (awaited or (on_native_thread() and is_patched)):
         return kind
-    looks_up = _NativeLookupConnection if native else _BoundedLookupConnection
-    return looks_up if kind is Connection else type(kind.__name__, (kind, looks_up), {})
+    if kind is Connection:
+        return _LookupConnection
+    return type(kind.__name__, (kind, _LookupConnection), {})
 
 
 def _unpatched_socket(connection: Any) -> Any:

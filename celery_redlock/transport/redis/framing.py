@@ -172,23 +172,42 @@ class ReplyReader:
         self._framing = Framing()
         self._parser = hiredis.Reader()
 
-    def received(self) -> Iterator[Any]:
+    def read(self) -> Iterator[Any]:
         """
-        Yield the replies that have come, once a poll has shown that there are bytes.
+        Yield the replies that have come; none if a socket without blocking has nothing to give.
 
         Raises:
-            OSError: the node closed the connection.
-            GarbageError: it sent anything else than replies.
+            OSError: the connection is broken, or the node closed it.
+            GarbageError: the node sent anything else than replies.
         """
         more = True
         while more:
-            data: bytes = self._socket.recv(_RECEIVE_SIZE)
+            try:
+                data: bytes = self._socket.recv(_RECEIVE_SIZE)
+            except OSError as exc:
+                if would_block(exc):
+                    return
+                raise
             if not data:
                 raise OSError("closed the connection")
             self._framing.check(data)
             self._parser.feed(data)
-            while (reply := self._parser.gets()) is not False:
+            while (reply := self._parsed()) is not False:
                 yield reply
             # TLS hands out one record at a time, and a poll does not see what it has buffered.
             pending = getattr(self._socket, "pending", None)
             more = pending is not None and pending() > 0
+
+    def _parsed(self) -> Any:
+        try:
+            return self._parser.gets()
+        except (hiredis.ProtocolError, TypeError) as exc:  # a map may have a list as a key
+            raise GarbageError(str(exc)) from exc
+
+
+def would_block(exc: OSError) -> bool:
+    """Return whether a socket without blocking has nothing to give or takes nothing now."""
+    # SSL sockets raise SSLWantReadError and SSLWantWriteError, which are not BlockingIOError.
+    return isinstance(exc, BlockingIOError | InterruptedError) or (
+        type(exc).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+    )

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
-from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
-from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
-from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock._greenlets.polling import WakeupPipe
+from celery_redlock._greenlets.threads import start_native_thread
+from celery_redlock._greenlets.unpatched import native_lock, on_native_thread, unpatched
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
 from celery_redlock.protocol.mastership import MAX_AGE, Master
 from celery_redlock.protocol.scripts import LEAD_SOURCE
@@ -127,22 +126,32 @@ class MasterWatch:
         # Its own: the answer to another thread's question would seem to be newer than it is.
         sentinels = Sentinels(self.groups.values(), self._timeout)
         try:
-            poller = new_poller(native=True)
             while self._is_watching(pipe, sentinels):
                 until = clock.now() + _PAUSE
-                sentinels.read(pipe, _LONGEST, self._note_reading)
-                poller.register(pipe.fd, READ)
+                self._read(pipe, sentinels)
                 while self._pauses() and (left := until - clock.now()) > 0:
-                    poller.poll(as_milliseconds(left))
-                    pipe.drain()
-                poller.unregister(pipe.fd)
+                    pipe.wait(left)
         finally:
             with self._lock:
                 self._end(pipe, sentinels)  # after an error: the next use starts another thread
-            close_greenlet_hub()
 
-    def _note_reading(self, asked_at: float) -> None:
-        self._read_at = asked_at
+    def _read(self, pipe: WakeupPipe, sentinels: Sentinels) -> None:
+        """
+        Ask every Sentinel, and let the groups learn what they report.
+
+        They have been read as soon as all masters are named, or at the end unless a Sentinel is
+        still being connected to.
+        """
+        asked_at = clock.now()
+        for reports, is_whole in sentinels.rounds(pipe, _LONGEST):
+            are_named = True
+            for group, reported in zip(self.groups.values(), reports, strict=True):
+                is_named = group.named_by(list(reported.values())) is not None
+                are_named &= is_named
+                if is_named or is_whole:
+                    group.learn(reported, asked_at)
+            if are_named or (is_whole and sentinels.are_done):
+                self._read_at = asked_at
 
     def _pauses(self) -> bool:
         """Return whether a pause lasts, whatever has ended a wait."""
@@ -175,12 +184,10 @@ class GroupConnector(Connector):
         watch: knows the master; None: the Sentinels are asked for each connection.
     """
 
-    spelling = OF_MASTER
-
     def __init__(
         self, address: NodeAddress, timeout: float, watch: MasterWatch | None = None
     ) -> None:
-        super().__init__(address, timeout)
+        super().__init__(address, timeout, OF_MASTER)
         self._timeout = timeout
         self._watch = watch
 

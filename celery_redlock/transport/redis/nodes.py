@@ -6,7 +6,7 @@ It is armed on one connection, and read in small steps, so that its other client
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from celery_redlock.protocol.commands import NOT_TEXT, Command, Script, inspect, read_reply
@@ -15,19 +15,8 @@ from celery_redlock.protocol.mastership import Master
 from celery_redlock.protocol.scripts import ARM_SOURCE, SOURCE
 from celery_redlock.protocol.votes import KeyStates, Vote
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import Durations
-from celery_redlock.transport.kinds import (
-    SCANNED_AT_ONCE,
-    Administration,
-    NodeKind,
-    NodeReader,
-    checked_states,
-)
+from celery_redlock.transport.base import SCANNED_AT_ONCE, NodeSession, checked_states
 from celery_redlock.transport.redis.masters import connector_to
-from celery_redlock.transport.redis.transport import RedisTransport
-
-#: Seconds for each reply of a server that is to be armed.
-_ARM_TIMEOUT = 2.0
 
 #: KEYS are wait queues. Returns the length of each, and its first score as a text.
 _QUEUES = """
@@ -47,48 +36,26 @@ return found.err and {} or found
 """
 
 
-class Servers(NodeKind):
-    """Servers named `redis://`, `rediss://` or `unix://`, and groups of them with Sentinels."""
+class ServerSession(NodeSession):
+    """A server: a client's locks do not queue behind what is read here."""
 
-    def open_transport(
-        self,
-        nodes: Sequence[NodeAddress],
-        durations: Durations,
-        on_deferred: Callable[[Any], object],
-    ) -> RedisTransport:
-        return RedisTransport(nodes, durations, on_deferred)
-
-    def administration(self, node: NodeAddress) -> Administration:
-        return ServerAdministration(node)
-
-    def reader(self, node: NodeAddress, timeout: float) -> NodeReader:
-        return ServerReader(node, timeout)
-
-    def probe(self, node: NodeAddress, timeout: float) -> str | None:
-        connection, run_id = connector_to(node, timeout).connect(native=False, awaited=True)
-        connection.close()
-        return run_id
-
-
-class ServerAdministration(Administration):
-    """A server."""
-
-    def __init__(self, node: NodeAddress) -> None:
-        self._node = node
+    def __init__(self, node: NodeAddress, timeout: float) -> None:
+        self._connector = connector_to(node, timeout)
         self._connection: Any = None
         self._master: Master | None = None
 
+    def open(self) -> None:
+        if self._connection is None:
+            self._master = self._connector.master()
+            self._connection, info = self._connector.open(self._master)
+            self.run_id = info.get("run_id") if info else None
+
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.disconnect()
 
-    def run(self, mode: str) -> str:
-        if self._connection is None:
-            connector = connector_to(self._node, _ARM_TIMEOUT)
-            self._master = connector.master()
-            self._connection, info = connector.open(self._master)
-            self.run_id = info.get("run_id") if info else None
+    def arm(self, mode: str) -> str:
+        self.open()
         self._connection.send_command("EVAL", ARM_SOURCE, 1, GUARD_KEY, mode)
         answer = self._connection.read_response()
         answer = answer.decode() if isinstance(answer, bytes) else str(answer)
@@ -97,17 +64,6 @@ class ServerAdministration(Administration):
             self._connection.send_command("SET", EPOCH_KEY, self._master.epoch)
             self._connection.read_response()
         return answer
-
-
-class ServerReader(NodeReader):
-    """A server, on a connection of its own: a client's locks do not queue behind these reads."""
-
-    def __init__(self, node: NodeAddress, timeout: float) -> None:
-        connector = connector_to(node, timeout)
-        self._connection, _ = connector.open(connector.master())
-
-    def close(self) -> None:
-        self._connection.disconnect()
 
     def size(self) -> int:
         return int(self._run("DBSIZE"))
@@ -151,3 +107,10 @@ class ServerReader(NodeReader):
 
     def _reply(self) -> Any:
         return self._connection.read_response(disable_decoding=True)
+
+
+def probe_server(node: NodeAddress, timeout: float) -> str | None:
+    """Connect as a client does; return the server's run id, if it shows one."""
+    connection, run_id = connector_to(node, timeout).connect(awaited=True)
+    connection.close()
+    return run_id

@@ -16,17 +16,15 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
-from celery_redlock._greenlets.threads import on_native_thread, start_native_thread
-from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
-from celery_redlock._greenlets.wakeup import WakeupPipe
+from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
+from celery_redlock._greenlets.threads import start_native_thread
+from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.protocol.mastership import TAKEOVER, Master
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import quorum
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress, parse_node
-from celery_redlock.transport.redis.connect_error import OF_SENTINEL, failure_of
-from celery_redlock.transport.redis.connection import would_block
+from celery_redlock.transport.redis.connect_error import OF_SENTINEL, ConnectError, failure_of
 from celery_redlock.transport.redis.connector import Connector
 from celery_redlock.transport.redis.framing import ReplyReader
 
@@ -65,31 +63,14 @@ class Report:
     others: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NoReport:
-    """
-    Why a Sentinel reported nothing about a group.
-
-    Attributes:
-        sentinel: its host and port.
-        reason: continues a sentence that begins with it.
-        lasting: whether that is its or the URL's set-up, which no waiting repairs.
-    """
-
-    sentinel: str
-    reason: str
-    lasting: bool
-
-    def __str__(self) -> str:
-        return f"{self.sentinel} {self.reason}"
-
-
-def named_master(reports: Sequence[Report | NoReport], *, of_all: bool = False) -> Report | None:
+def named_master(
+    reports: Sequence[Report | ConnectError], *, of_all: bool = False
+) -> Report | None:
     """
     Return the report of the master that a majority of Sentinels vouches for.
 
     Args:
-        reports: one for each Sentinel that was asked.
+        reports: one for each Sentinel that was asked, or why it reported nothing.
         of_all: a majority of those that they know, also of those that were not asked.
 
     Returns:
@@ -107,7 +88,7 @@ def named_master(reports: Sequence[Report | NoReport], *, of_all: bool = False) 
     return Report(address, epoch, vouches=True)
 
 
-def _majority(reports: Sequence[Report | NoReport], *, of_all: bool) -> int:
+def _majority(reports: Sequence[Report | ConnectError], *, of_all: bool) -> int:
     known = (1 + report.others for report in reports if isinstance(report, Report) and of_all)
     return quorum(max(len(reports), *known, 1))
 
@@ -132,7 +113,7 @@ class SentinelGroup:
         self.lasting = False
         self._takeover = takeover
 
-    def learn(self, reports: Mapping[str, Report | NoReport], asked_at: float) -> None:
+    def learn(self, reports: Mapping[str, Report | ConnectError], asked_at: float) -> None:
         """
         Take note of what the Sentinels reported.
 
@@ -161,7 +142,7 @@ class SentinelGroup:
             return
         self.problem, self.lasting = "", False
 
-    def named_by(self, reported: Sequence[Report | NoReport]) -> Report | None:
+    def named_by(self, reported: Sequence[Report | ConnectError]) -> Report | None:
         """Return the report that counts: with the guard on, a majority of all Sentinels agrees."""
         return named_master(reported, of_all=self._takeover > 0)
 
@@ -169,11 +150,11 @@ class SentinelGroup:
         """Return whether the Sentinels, whose epochs have gone back, count from the start again."""
         return now - known.confirmed_at > max(self._takeover, TAKEOVER)
 
-    def _explain(self, reported: Sequence[Report | NoReport]) -> tuple[str, bool]:
+    def _explain(self, reported: Sequence[Report | ConnectError]) -> tuple[str, bool]:
         needed = quorum(len(reported))
-        silent = [one for one in reported if isinstance(one, NoReport)]
+        silent = [one for one in reported if isinstance(one, ConnectError)]
         lasting = sum(one.lasting for one in silent) > len(reported) - needed
-        if sum(one.reason == _UNKNOWN for one in silent) >= needed:
+        if sum(str(one).endswith(_UNKNOWN) for one in silent) >= needed:
             return f"its Sentinels watch no master named {self.name!r}; correct the URL", True
         if len(reported) - len(silent) < needed:
             reasons = "; ".join(sorted({str(one).rstrip(".") for one in silent}))
@@ -200,29 +181,14 @@ class Sentinels:
                 watched.setdefault(sentinel, []).append(group.name)
         self._sentinels = [_Sentinel(url, names, timeout) for url, names in watched.items()]
 
-    def read(self, pipe: WakeupPipe, limit: float, on_named: Callable[[float], None]) -> None:
-        """
-        Ask every Sentinel, and let the groups learn what they report.
-
-        Args:
-            pipe, limit: as for `rounds`.
-            on_named: called as soon as all masters are named, and at the end unless a Sentinel is
-                still being connected to; with the time from before the first question.
-        """
-        asked_at = clock.now()
-        for reports, is_whole in self.rounds(pipe, limit):
-            are_named = True
-            for group, reported in zip(self._groups, reports, strict=True):
-                is_named = group.named_by(list(reported.values())) is not None
-                are_named &= is_named
-                if is_named or is_whole:
-                    group.learn(reported, asked_at)
-            if are_named or (is_whole and all(one.is_done for one in self._sentinels)):
-                on_named(asked_at)
+    @property
+    def are_done(self) -> bool:
+        """Whether all have replied, or will not before they are asked another time."""
+        return all(one.is_done for one in self._sentinels)
 
     def rounds(
         self, pipe: WakeupPipe, limit: float = math.inf
-    ) -> Iterator[tuple[list[dict[str, Report | NoReport]], bool]]:
+    ) -> Iterator[tuple[list[dict[str, Report | ConnectError]], bool]]:
         """
         Ask those that are connected, and the others once they are; a bad one delays no other.
 
@@ -243,12 +209,12 @@ class Sentinels:
         connected = [one for one in self._sentinels if one.is_awaited]
         # This process may have paused while it asked them.
         until = clock.now() + (timeout if connected else min(limit, FIRST_READING * timeout))
-        poller = new_poller(native=on_native_thread())
+        poller = new_poller()
         while True:
             for one in self._sentinels:
                 if one.go_on():
                     until = max(until, min(clock.now() + timeout, begun + limit))
-            is_whole = clock.now() >= until or all(one.is_done for one in self._sentinels)
+            is_whole = clock.now() >= until or self.are_done
             if is_whole:
                 for one in self._sentinels:
                     one.give_up(timeout)
@@ -264,7 +230,7 @@ class Sentinels:
                 poller.unregister(fd)
             pipe.drain()
 
-    def _reports(self) -> list[dict[str, Report | NoReport]]:
+    def _reports(self) -> list[dict[str, Report | ConnectError]]:
         reports = {
             (one.url, name): report for one in self._sentinels for name, report in one.reports()
         }
@@ -291,12 +257,12 @@ class _Sentinel:
         address = parse_node(url)
         self._host = address.identity
         self._names = names
-        self._connector = _SentinelConnector(address, timeout)
-        self._failure = NoReport(self._host, "has not replied yet", lasting=False)
+        self._connector = Connector(address, timeout, OF_SENTINEL)
+        self._failure = self._no_report("has not replied yet", lasting=False)
         self._connection: Any = None
         self._socket: Any = None
         self._is_asked = False
-        self._replies: list[Report | NoReport] = []
+        self._replies: list[Report | ConnectError] = []
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -366,7 +332,7 @@ class _Sentinel:
         if self.is_awaited:
             self._fail(TimeoutError(f"no answer within {timeout:.3g} s"))
 
-    def reports(self) -> Iterable[tuple[str, Report | NoReport]]:
+    def reports(self) -> Iterable[tuple[str, Report | ConnectError]]:
         """Return what it reports about all masters."""
         if self._is_asked and not self.is_awaited:
             return zip(self._names, self._replies, strict=True)
@@ -394,7 +360,6 @@ class _Sentinel:
             if connection is not None:
                 connection.disconnect()
             self._wake()
-            close_greenlet_hub()
 
     def _ask(self) -> None:
         self._take_replies()
@@ -405,12 +370,7 @@ class _Sentinel:
         self._is_asked = True
 
     def _take_replies(self) -> None:
-        try:
-            for reply in self._reader.received():
-                self._replies.append(self._report(reply))
-        except OSError as exc:
-            if not would_block(exc):
-                raise
+        self._replies += map(self._report, self._reader.read())
         if len(self._replies) > len(self._names):
             raise OSError("answered more than it was asked")
 
@@ -420,7 +380,10 @@ class _Sentinel:
 
     def _note(self, exc: Exception) -> None:
         failure = failure_of(exc)
-        self._failure = NoReport(self._host, str(failure), failure.lasting)
+        self._failure = self._no_report(str(failure), lasting=failure.lasting)
+
+    def _no_report(self, reason: str, *, lasting: bool) -> ConnectError:
+        return ConnectError(f"{self._host} {reason}", lasting=lasting)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -428,13 +391,13 @@ class _Sentinel:
         if connection is not None:
             connection.disconnect()
 
-    def _report(self, reply: Any) -> Report | NoReport:
+    def _report(self, reply: Any) -> Report | ConnectError:
         """Read a reply to SENTINEL MASTER."""
         if isinstance(reply, Exception):
             text = str(reply)
             meant = [_REFUSALS[words] for words in _REFUSALS if text.startswith(words)]
             reason = meant[0] if meant else f"refuses SENTINEL MASTER: {shortened(text)}"
-            return NoReport(self._host, reason, lasting=True)
+            return self._no_report(reason, lasting=True)
         if not isinstance(reply, list) or not all(isinstance(word, bytes) for word in reply):
             raise OSError(f"answered garbage: {str(reply)[:80]}")
         words = [word.decode(errors="replace") for word in reply]
@@ -448,13 +411,7 @@ class _Sentinel:
         return Report(address, epoch, vouches=not flags & _DOUBTS, others=others)
 
 
-class _SentinelConnector(Connector):
-    """Opens connections to a Sentinel."""
-
-    spelling = OF_SENTINEL
-
-
-def ask_sentinels(address: NodeAddress, timeout: float) -> dict[str, Report | NoReport]:
+def ask_sentinels(address: NodeAddress, timeout: float) -> dict[str, Report | ConnectError]:
     """Ask the Sentinels of one node, on connections that end with the call."""
     with (
         contextlib.closing(WakeupPipe()) as pipe,

@@ -10,16 +10,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from celery_redlock._greenlets.forks import register_at_fork
-from celery_redlock._greenlets.threads import on_native_thread
-from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._greenlets.threads import register_at_fork
+from celery_redlock._greenlets.unpatched import native_lock, on_native_thread
 from celery_redlock._log import event_logger
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Channel, Durations, NodeFailure, borrowed
+from celery_redlock.transport.base import AckedNodes, Channel, Durations, borrowed
 from celery_redlock.transport.listeners import WaitingCall
 from celery_redlock.transport.redis.channel import RedisChannel
+from celery_redlock.transport.redis.connect_error import ConnectError
 from celery_redlock.transport.redis.node_set import NodeSet
 from celery_redlock.transport.redis.wake_ups import RedisWakeUps
 
@@ -73,17 +73,16 @@ class RedisTransport:
             if script in health.refusals
         }
 
-    def failures(self) -> dict[str, NodeFailure]:
-        """Return the nodes that failed when they were last used, or are not connected yet."""
-        return {
-            health.name: NodeFailure(
-                reason=health.reason or "not connected yet",
-                lasting=health.lasting,
-                tried=health.reason is not None,
-            )
-            for health in self._nodes.health
-            if health.reason is not None or not health.was_connected
-        }
+    def failures(self) -> dict[str, ConnectError | None]:
+        """Return why nodes failed when they were last used; None if one is not connected yet."""
+        found: dict[str, ConnectError | None] = {}
+        for health in self._nodes.health:
+            reason = health.reason  # read once: another thread may use the node
+            if reason is not None:
+                found[health.name] = ConnectError(reason, lasting=health.lasting)
+            elif not health.was_connected:
+                found[health.name] = None
+        return found
 
     def now(self) -> float:
         """Read the clock that bounds validity."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import hiredis
 
-from celery_redlock._greenlets.poller import READ, as_milliseconds, new_poller
+from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, start_native_thread
-from celery_redlock._greenlets.wakeup import WakeupPipe
 from celery_redlock._log import event_logger
 from celery_redlock.transport import clock
 from celery_redlock.transport.listeners import Listener, Listeners
@@ -38,7 +37,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 #: The same if the node refuses its user, who may get the right meanwhile.
 _REFUSED_PAUSE = 300.0
 
-#: Seconds after which a session looks at the clock, if nothing happens.
+#: Seconds after which a reader looks at the clock, if nothing happens.
 _POLL = 5.0
 
 
@@ -47,7 +46,7 @@ class RedisWakeUps(Listeners):
     The wake-ups of all nodes of a client. Thread-safe.
 
     Attributes:
-        closed: sessions end at once; the next listener opens them again.
+        closed: connections end at once; the next listener opens them again.
     """
 
     def __init__(self, nodes: NodeSet) -> None:
@@ -108,6 +107,8 @@ class _Reader:
         self._index = index
         self._pipe: WakeupPipe | None = None
         self._has_warned = False
+        self._socket: Any = None
+        self._asked: frozenset[str] = frozenset()
 
     def notice(self) -> None:
         """Adapt to a change of the channels. The caller holds the lock of the wake-ups."""
@@ -147,87 +148,47 @@ class _Reader:
         )
 
     def _serve(self, pipe: WakeupPipe) -> None:
-        """Subscribe, and read while there are listeners and a while longer."""
-        connector = self._nodes.connectors[self._index]
+        """
+        Subscribe, and read while there are listeners, and a while longer.
+
+        Raises what breaks the connection.
+        """
+        connector, timeout = self._nodes.connectors[self._index], self._nodes.node_timeout
         master = connector.master()
-        connection, sock = connector.open_unchecked(master)
-
-        def is_over() -> bool:
-            """Watch the node's master on, and return whether it is another one now."""
-            return master is not None and connector.master() is not master
-
+        connection, self._socket = connector.open_unchecked(master)
+        self._asked = frozenset()
         try:
-            timeout = self._nodes.node_timeout
-            _Session(self, self._wake_ups, sock, timeout, is_over).serve(pipe)
+            self._socket.settimeout(timeout)
+            replies = ReplyReader(self._socket)
+            poller = new_poller()
+            poller.register(self._socket.fileno(), READ)
+            poller.register(pipe.fd, READ)
+            heard_at = used_at = clock.now()
+            asked_at = math.inf
+            while not self._wake_ups.closed:
+                wanted, now = self._wake_ups.channels, clock.now()
+                self._subscribe(wanted)
+                used_at = now if wanted else used_at
+                if now - used_at > _IDLE:
+                    return
+                # The question has the node's master watched on.
+                if master is not None and connector.master() is not master:
+                    raise OSError("is no longer the node's master")
+                if now - heard_at > _PING_AFTER and asked_at == math.inf:
+                    self._send("SUBSCRIBE", next(iter(self._asked)))
+                    asked_at = clock.now()
+                ready = [fd for fd, _ in poller.poll(as_milliseconds(_POLL))]
+                if pipe.fd in ready:
+                    pipe.drain()
+                if self._socket.fileno() in ready:
+                    for reply in replies.read():
+                        self._handle(reply)
+                    heard_at, asked_at = clock.now(), math.inf
+                elif now - asked_at > timeout:
+                    raise OSError(f"no answer within {timeout:.3g} s")
         finally:
             self.live = frozenset()
             connection.disconnect()
-
-    def _wait(self, pipe: WakeupPipe, seconds: float) -> None:
-        poller = new_poller(native=True)
-        until = clock.now() + seconds
-        poller.register(pipe.fd, READ)
-        while self._wake_ups.channels and (left := until - clock.now()) > 0:
-            poller.poll(as_milliseconds(left))
-            pipe.drain()
-
-    def _end(self, pipe: WakeupPipe) -> bool:
-        """End the thread, unless there are listeners again."""
-        with self._wake_ups.lock:
-            if self._wake_ups.channels:
-                return False
-            self._pipe = None
-        pipe.close()
-        return True
-
-
-class _Session:
-    """One connection to one node."""
-
-    def __init__(
-        self,
-        reader: _Reader,
-        wake_ups: RedisWakeUps,
-        sock: Any,
-        timeout: float,
-        is_over: Callable[[], bool],
-    ) -> None:
-        self._is_over = is_over
-        self._reader = reader
-        self._wake_ups = wake_ups
-        self._socket = sock
-        self._socket.settimeout(timeout)
-        self._timeout = timeout
-        self._replies = ReplyReader(sock)
-        self._asked: frozenset[str] = frozenset()
-
-    def serve(self, pipe: WakeupPipe) -> None:
-        """Read while there are listeners, and a while longer; raises what breaks the connection."""
-        poller = new_poller(native=True)
-        poller.register(self._socket.fileno(), READ)
-        poller.register(pipe.fd, READ)
-        heard_at = used_at = clock.now()
-        asked_at = math.inf
-        while not self._wake_ups.closed:
-            wanted, now = self._wake_ups.channels, clock.now()
-            self._subscribe(wanted)
-            used_at = now if wanted else used_at
-            if now - used_at > _IDLE:
-                return
-            if self._is_over():
-                raise OSError("is no longer the node's master")
-            if now - heard_at > _PING_AFTER and asked_at == math.inf:
-                self._send("SUBSCRIBE", next(iter(self._asked)))
-                asked_at = clock.now()
-            ready = [fd for fd, _ in poller.poll(as_milliseconds(_POLL))]
-            if pipe.fd in ready:
-                pipe.drain()
-            if self._socket.fileno() in ready:
-                for reply in self._replies.received():
-                    self._handle(reply)
-                heard_at, asked_at = clock.now(), math.inf
-            elif now - asked_at > self._timeout:
-                raise OSError(f"no answer within {self._timeout:.3g} s")
 
     def _subscribe(self, wanted: frozenset[str]) -> None:
         # No subscription is ended: keys with waiters often have some again, and 256 are few.
@@ -247,9 +208,23 @@ class _Session:
                     channel.decode(errors="replace"), name.decode(errors="replace")
                 )
             case [b"subscribe", bytes() as channel, _]:
-                new = (self._asked & {channel.decode(errors="replace")}) - self._reader.live
-                self._reader.live |= new
+                new = (self._asked & {channel.decode(errors="replace")}) - self.live
+                self.live |= new
                 for subscribed in new:
                     self._wake_ups.subscribed(subscribed)
             case _:
                 raise OSError(f"answered garbage: {str(reply)[:80]}")
+
+    def _wait(self, pipe: WakeupPipe, seconds: float) -> None:
+        until = clock.now() + seconds
+        while self._wake_ups.channels and (left := until - clock.now()) > 0:
+            pipe.wait(left)
+
+    def _end(self, pipe: WakeupPipe) -> bool:
+        """End the thread, unless there are listeners again."""
+        with self._wake_ups.lock:
+            if self._wake_ups.channels:
+                return False
+            self._pipe = None
+        pipe.close()
+        return True

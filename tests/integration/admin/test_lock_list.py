@@ -18,7 +18,7 @@ from celery_redlock.protocol.keys import META_PREFIX, Key, fence_key, wait_queue
 from celery_redlock.tasks.message.node_keys import QUEUED, dedupe_key_of, stop_request_key
 from celery_redlock.tasks.message.owner_label import label_for, task_digest
 from celery_redlock.tasks.rules.facts import Role
-from celery_redlock.transport.kinds import SCANNED_AT_ONCE
+from celery_redlock.transport.base import SCANNED_AT_ONCE
 from tests.support.commands import acquire
 from tests.support.nodes import PREFIX, Nodes, ServerNodes
 

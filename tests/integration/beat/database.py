@@ -19,7 +19,7 @@ import time_machine
 from django.conf import settings
 from django.core.management import call_command
 
-from celery_redlock.transport.memory.transport import VirtualTime
+from celery_redlock.transport.memory import VirtualTime
 from tests.unit.beat.world import START, World, worlds
 
 Scene = Callable[["Database"], None]

@@ -17,7 +17,7 @@ from celery_redlock.core import client_of
 from celery_redlock.errors import ConfigurationError, LockContended
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import WaitingCall, parse_node
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
 from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT
 

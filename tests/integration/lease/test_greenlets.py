@@ -185,10 +185,10 @@ def test_a_lease_is_renewed_over_tls(
 
 WOKEN = """
 import socket, time
-from celery_redlock._greenlets.poller import READ, new_poller
+from celery_redlock._greenlets.polling import READ, new_poller
 
 pairs = [socket.socketpair() for _ in range(5)]
-poller = new_poller(native=False)
+poller = new_poller()
 for end, _ in pairs:
     poller.register(end.fileno(), READ)
 

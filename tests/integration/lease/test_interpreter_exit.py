@@ -80,7 +80,7 @@ ended_in(logging.getLogger().handlers[0].lock)
 """,
     "the lock of a node in memory": """
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 
 left = hold(Redlock("memory://here"))
 next(left)

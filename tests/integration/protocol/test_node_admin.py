@@ -7,7 +7,7 @@ import pytest
 from celery_redlock import QuorumUnavailable
 from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import GUARD_KEY
-from celery_redlock.transport.redis.nodes import ServerAdministration
+from celery_redlock.transport.redis.nodes import ServerSession
 from tests.support.nodes import CALM, Nodes, ServerNodes
 from tests.support.together import in_threads
 
@@ -71,16 +71,16 @@ def test_a_node_that_restarts_between_the_look_and_the_arming_is_not_armed(
     servers: ServerNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.flush(*EVERY)
-    look = ServerAdministration.run
+    look = ServerSession.arm
     looks = []
 
-    def looked(connection: ServerAdministration, mode: str) -> str:
+    def looked(connection: ServerSession, mode: str) -> str:
         answer = look(connection, mode)
         looks.append(mode)
         if looks == ["look"] * 5:
             servers.restart(0)
         return answer
 
-    monkeypatch.setattr(ServerAdministration, "run", looked)
+    monkeypatch.setattr(ServerSession, "arm", looked)
     assert states(servers) == ["failed"] + ["armed"] * 4
     assert not servers.cluster.client(0).exists(GUARD_KEY)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from celery_redlock.testing.child_guardian import ChildGuardian
+from celery_redlock.testing.resources import ChildGuardian
 from tests.support.waiting import wait_until
 
 #: Starts children that make files for as long as they run.
 OWNER = """
 import subprocess, sys, time
 from pathlib import Path
-from celery_redlock.testing.child_guardian import ChildGuardian
+from celery_redlock.testing.resources import ChildGuardian
 guardian = ChildGuardian(Path(sys.argv[1]))
 script = 'while :; do n=$((n + 1)); : >"$1/$$-$n"; done'
 for _ in range(4):

@@ -12,7 +12,7 @@ from celery_redlock.core import arm_nodes, client_of, probe_nodes
 from celery_redlock.core.lease import holding_of
 from celery_redlock.protocol.votes import Failed
 from celery_redlock.transport import clock
-from celery_redlock.transport.redis import channel, connection
+from celery_redlock.transport.redis import channel, framing
 from tests.support.breaking import BREAKS, break_nodes, lie, repair_nodes
 from tests.support.cases import first_of
 from tests.support.nodes import ServerNodes
@@ -239,7 +239,7 @@ def test_replies_that_came_while_the_process_stood_still_count(
             stood_still += 10 * BRIEF
         return bool(is_awaited.__get__(self))
 
-    monkeypatch.setattr(connection, "_RECEIVE_SIZE", bytes_at_once)
+    monkeypatch.setattr(framing, "_RECEIVE_SIZE", bytes_at_once)
     monkeypatch.setattr(channel, "clock", lambda: clock.now() + stood_still)
     monkeypatch.setattr(channel.RedisChannel, "_is_awaited", property(stand_still_and_ask))
     lease = client.acquire("key", ttl=60)

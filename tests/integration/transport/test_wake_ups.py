@@ -20,9 +20,9 @@ def test_a_node_that_was_only_just_asked_for_a_sign_of_life_has_time_to_answer(
     assert isinstance(transport, RedisTransport)
     silent = 0.0
     sent: list[str] = []
-    send = wake_ups._Session._send
+    send = wake_ups._Reader._send
 
-    def note_and_send(self: wake_ups._Session, *words: str) -> None:
+    def note_and_send(self: wake_ups._Reader, *words: str) -> None:
         send(self, *words)
         sent.extend(words)
 
@@ -36,7 +36,7 @@ def test_a_node_that_was_only_just_asked_for_a_sign_of_life_has_time_to_answer(
         ]
 
     monkeypatch.setattr(wake_ups, "clock", SimpleNamespace(now=lambda: clock.now() + silent))
-    monkeypatch.setattr(wake_ups._Session, "_send", note_and_send)
+    monkeypatch.setattr(wake_ups._Reader, "_send", note_and_send)
     first = listen("redlock-meta:wake:1")
     wait_until(lambda: sum(first.channels <= one.live for one in transport.wake_ups._readers) == 5)
     before = connections()

@@ -9,8 +9,9 @@ from celery_redlock.admin.diagnosis import Severity, diagnose
 from celery_redlock.admin.node_report import FailureKind, Guard, report_nodes, sentinel_facts
 from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
-from celery_redlock.transport.redis.sentinel import NoReport, Report
+from celery_redlock.transport.memory import MemoryNode, memory_node
+from celery_redlock.transport.redis.connect_error import ConnectError
+from celery_redlock.transport.redis.sentinel import Report
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ MASTER = Report(("10.0.0.1", 6379), 1, vouches=True, others=2)
 
 
 def test_sentinels_count_themselves_and_name_those_that_are_silent() -> None:
-    found = sentinel_facts([MASTER, MASTER, NoReport("s3:26379", "TimeoutError.", lasting=False)])
+    found = sentinel_facts([MASTER, MASTER, ConnectError("s3:26379 TimeoutError.", lasting=False)])
     assert (found.named, found.known, found.silent) == (3, 3, ("s3:26379 TimeoutError",))
     assert found.agree
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from celery_redlock.beat.unsent import MAX_MISSED_COUNT, QUIET_FOR, MissedRuns
-from celery_redlock.transport.memory.transport import VirtualTime
+from celery_redlock.transport.memory import VirtualTime
 from tests.unit.beat.world import START, MakeWorld
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.beat.unsent import RetryQueue
-from celery_redlock.transport.memory.transport import VirtualTime
+from celery_redlock.transport.memory import VirtualTime
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_what_no_quorum_took_is_written_later(
     first.write()
     world.resume_nodes()
     for node in world.nodes:
-        node.flush()
+        node.state.lose_data()
     world.time.sleep(3)
     first.write()
     assert written(redlock)["job"].due == 100.0
@@ -168,7 +168,7 @@ def test_a_leader_writes_again_what_it_has_found(
     second = records(redlock, 11)
     second.claim(LEADER)
     for node in world.nodes:
-        node.flush()
+        node.state.lose_data()
     second.write()
     third = records(redlock, 12)
     assert third.claim(LEADER) == LEADER
@@ -184,7 +184,7 @@ def test_records_are_repeated_once_a_minute_and_some_at_a_time(
     for _ in range(3):
         first.write()
     for node in world.nodes:
-        node.flush()
+        node.state.lose_data()
     world.time.sleep(50)
     first.write()
     assert len(written(redlock)) == 0
@@ -213,7 +213,7 @@ def test_what_a_beat_remembers_of_its_last_leadership_replaces_only_an_older_rec
     if found is not None:
         state = EntryState(due=found.version / 1_000_000, ran_at=0.0, count=1)
         for node in world.nodes:
-            node.flush()
+            node.state.lose_data()
         register.write(found.token, {"job": (found.version, state.write())})
     first.record_sent("job", 100.0)
     later = records(redlock, 12)

@@ -232,7 +232,7 @@ def test_a_file_goes_before_nodes_that_have_lost_everything(filed: World) -> Non
     filed.run(3590)
     filed.stop(a)
     for node in filed.nodes:
-        node.flush()
+        node.state.lose_data()
         node.state.arm()
     filed.run(20)
     filed.beat("a")

@@ -23,8 +23,8 @@ from celery_redlock.errors import LossReason, RedlockError
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.ticks.entry_state import EntryState
-from celery_redlock.transport.memory import transport as memory
-from celery_redlock.transport.memory.transport import MemoryNode, VirtualTime
+from celery_redlock.transport import memory
+from celery_redlock.transport.memory import MemoryNode, VirtualTime
 
 START = datetime(2026, 3, 10, 12, 0, 0, 500_000, tzinfo=UTC)
 #: What a pass takes, in seconds.

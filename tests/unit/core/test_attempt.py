@@ -13,7 +13,7 @@ from celery_redlock.protocol.rounds import AcquireRound
 from celery_redlock.protocol.votes import ACKNOWLEDGED, FOREIGN, Failed, KeyHolder, Refused, Vote
 from celery_redlock.protocol.wait_queue import WaitQueue
 from celery_redlock.transport import AckedNodes
-from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport
+from celery_redlock.transport.memory import MemoryNode, MemoryTransport
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.core import client_of
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
 
 LEASES = 1200
 

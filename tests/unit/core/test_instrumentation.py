@@ -21,7 +21,7 @@ from celery_redlock.core.instrumentation import (
 )
 from celery_redlock.core.lease import holding_of
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 from tests.support.observing import Events, Interrupt, Interrupted, Receive, of_kind
 from tests.support.waiting import wait_until
 

@@ -6,7 +6,8 @@ import pytest
 
 from celery_redlock.core import arm_nodes
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import MemoryNode, memory_node
+from celery_redlock.transport.memory import MemoryNode, memory_node
+from tests.support.nodes import flip_role, renew_backlog
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def nodes(redlock_memory_nodes: list[str]) -> list[MemoryNode]:
     """Five nodes that are brand-new."""
     nodes = [memory_node(parse_node(url)) for url in redlock_memory_nodes]
     for node in nodes:
-        node.flush()
+        node.state.lose_data()
     return nodes
 
 
@@ -81,6 +82,6 @@ def test_a_node_that_was_backed_up_serves_and_one_that_was_promoted_does_not(
     nodes: list[MemoryNode],
 ) -> None:
     states(nodes)
-    nodes[0].renew_backlog()
-    nodes[1].flip_role()
+    renew_backlog(nodes[0])
+    flip_role(nodes[1])
     assert states(nodes) == ["serving", "other", "serving", "serving", "serving"]

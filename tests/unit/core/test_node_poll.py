@@ -11,7 +11,7 @@ from celery_redlock.core import client_of
 from celery_redlock.core.node_admin import POLL_KEY, poll_nodes
 from celery_redlock.protocol.votes import Failed, Granted, Quarantined, Refused
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 
 _numbers = itertools.count()
 

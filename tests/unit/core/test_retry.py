@@ -32,7 +32,7 @@ from celery_redlock.protocol.commands import Command, Waiter
 from celery_redlock.protocol.keys import Key
 from celery_redlock.protocol.rounds import AcquireRound
 from celery_redlock.protocol.votes import Failed, Granted, KeyHolder, Refused, Vote
-from celery_redlock.transport.memory.transport import VirtualTime
+from celery_redlock.transport.memory import VirtualTime
 
 HELD: list[Vote] = [Refused((KeyHolder(0, "other", 5.0),))] * 3
 SPLIT: list[Vote] = [Refused((KeyHolder(0, str(node), 5.0),)) for node in range(5)]

@@ -14,7 +14,7 @@ from tests.support.touched import ALL, PLANTED, ROOT, TABLES, touched
     {
         "celery_redlock/tasks/run/requeue.py": [PLANTED, "tests/unit/tasks/run"],
         "celery_redlock/tasks/task.py": [PLANTED, "tests/unit/tasks"],
-        "celery_redlock/_greenlets/poller.py": [PLANTED, "tests/unit/greenlets"],
+        "celery_redlock/_greenlets/polling.py": [PLANTED, "tests/unit/greenlets"],
         "celery_redlock/errors.py": [PLANTED, "tests/unit/test_errors.py"],
         "celery_redlock/signals.py": [PLANTED, "tests/unit"],
         "celery_redlock/tasks/rules/arrival.py": [PLANTED, TABLES, "tests/unit/tasks/rules"],

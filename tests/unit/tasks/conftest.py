@@ -10,7 +10,7 @@ import pytest
 
 from celery_redlock.core import client_of
 from celery_redlock.tasks.config.client import client_for
-from celery_redlock.transport.memory.transport import VirtualTime
+from celery_redlock.transport.memory import VirtualTime
 from tests.support.tasks import Bench
 from tests.support.unique import MODES
 

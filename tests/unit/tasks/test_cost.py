@@ -9,7 +9,7 @@ from celery import Task
 
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.tasks.adoption import protect_tasks
-from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport
+from celery_redlock.transport.memory import MemoryNode, MemoryTransport
 from tests.support.tasks import Bench
 from tests.support.unique import declare
 

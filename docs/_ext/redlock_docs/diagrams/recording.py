@@ -13,7 +13,7 @@ from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.protocol.keys import fence_key
 from celery_redlock.protocol.rounds import TRANSITIONS, AcquireRound, Phase
 from celery_redlock.protocol.votes import Vote
-from celery_redlock.transport.memory.transport import MemoryNode, MemoryTransport, VirtualTime
+from celery_redlock.transport.memory import MemoryNode, MemoryTransport, VirtualTime
 
 __all__ = ["Note", "Record"]
 

@@ -278,7 +278,7 @@ def test_a_watch_that_ended_by_an_error_begins_again(
     redlock.acquire("key").release()
     watch = watch_of(redlock)
     with monkeypatch.context() as broken:
-        broken.setattr(masters.Sentinels, "read", fail)
+        broken.setattr(masters.Sentinels, "rounds", fail)
         broken.setattr(masters, "_PAUSE", 0.0)
         wait_until(lambda: watch._pipe is None)
     let_time_pass(watch)

@@ -14,7 +14,7 @@ from celery_redlock.protocol.keys import META_PREFIX, Key
 from celery_redlock.tasks.message.in_words import in_words, lock_key_of, reason_of
 from celery_redlock.tasks.message.node_keys import dedupe_key_of, queue_key, stop_request_key
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.memory.transport import memory_node
+from celery_redlock.transport.memory import memory_node
 
 _numbers = itertools.count()
 MARKER = dedupe_key_of("ab" * 16)

@@ -12,7 +12,7 @@ from celery_redlock.core import PendingReservation, waiting
 from celery_redlock.errors import QuorumUnavailable
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.rules.facts import Role
-from celery_redlock.transport.memory.transport import MemoryTransport
+from celery_redlock.transport.memory import MemoryTransport
 from tests.support.skew import clock_off_by
 from tests.support.tasks import Bench
 from tests.support.unique import KEY, declare, free, left, role

@@ -6,11 +6,12 @@ import pytest
 
 from celery_redlock.protocol.mastership import TAKEOVER
 from celery_redlock.transport import parse_node
-from celery_redlock.transport.redis.sentinel import NoReport, Report, SentinelGroup, named_master
+from celery_redlock.transport.redis.connect_error import ConnectError
+from celery_redlock.transport.redis.sentinel import Report, SentinelGroup, named_master
 
 FORMER, NEW = ("10.0.0.1", 6379), ("10.0.0.2", 6379)
-SILENT = NoReport("s1", "TimeoutError", lasting=False)
-REFUSING = NoReport("s2", "is not a Sentinel", lasting=True)
+SILENT = ConnectError("s1 TimeoutError", lasting=False)
+REFUSING = ConnectError("s2 is not a Sentinel", lasting=True)
 
 
 def says(address: tuple[str, int], epoch: int = 0, *, vouches: bool = True) -> Report:
@@ -39,7 +40,7 @@ def says(address: tuple[str, int], epoch: int = 0, *, vouches: bool = True) -> R
     ],
 )
 def test_a_majority_names_the_master_unless_one_knows_better(
-    reports: list[Report | NoReport], named: tuple[str, int] | None
+    reports: list[Report | ConnectError], named: tuple[str, int] | None
 ) -> None:
     found = named_master(reports)
     assert named == (found and found.address)
@@ -71,7 +72,7 @@ def group(takeover: float = 0.0) -> SentinelGroup:
     return SentinelGroup(parse_node("redis+sentinel://s1,s2,s3/locks"), takeover)
 
 
-def tell(node: SentinelGroup, *told: Report | NoReport, at: float = 100.0) -> None:
+def tell(node: SentinelGroup, *told: Report | ConnectError, at: float = 100.0) -> None:
     """Let a node learn what its Sentinels say; the last one says it for the rest, too."""
     by_url = dict.fromkeys(node.sentinels, told[-1]) | dict(zip(node.sentinels, told, strict=False))
     node.learn(by_url, at)
@@ -127,7 +128,7 @@ def test_sentinels_that_were_set_up_anew_are_believed_after_a_takeover() -> None
         ),
         ([REFUSING], "no majority of its Sentinels names a master: s2 is not a Sentinel", True),
         (
-            [NoReport("s1", "watches no master of that name", lasting=True)],
+            [ConnectError("s1 watches no master of that name", lasting=True)],
             "its Sentinels watch no master named 'locks'; correct the URL",
             True,
         ),
@@ -135,7 +136,7 @@ def test_sentinels_that_were_set_up_anew_are_believed_after_a_takeover() -> None
     ],
 )
 def test_a_node_without_a_named_master_has_a_reason(
-    told: list[Report | NoReport], problem: str, lasting: bool
+    told: list[Report | ConnectError], problem: str, lasting: bool
 ) -> None:
     node = group()
     if len(told) == 2:

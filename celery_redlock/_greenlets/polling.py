@@ -1,20 +1,91 @@
 """
-Pipes that can be polled, and pipes that wake a poll from another thread.
+Waiting for descriptors, and pipes that end the wait from another thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import socket
 from typing import Any
 
-from celery_redlock._greenlets.poller import system_polls
-from celery_redlock._greenlets.unpatched import native_lock, unpatched
+from celery_redlock._greenlets.unpatched import native_lock, on_native_thread, unpatched
+
+READ = 1
+WRITE = 4
 
 #: A write of at most this size is not mixed with another's; a Windows worker is a single process.
 PIPE_BUF = getattr(select, "PIPE_BUF", 512)
+
+
+class GreenPoller:
+    """
+    The methods of `select.poll` that this package uses, over eventlet's `select`.
+
+    The hub gets a single descriptor, that of an epoll. Given several, eventlet calls back for each
+    that is ready at the same time, although the first has ended the wait: the others would wake the
+    greenlet from its next wait, such as a sleep in a task's body.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = unpatched("select", "epoll")()
+        self.register = self._epoll.register
+        self.modify = self._epoll.modify
+        self.unregister = self._epoll.unregister
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        """Wait for any descriptor while other greenlets run."""
+        ready: list[tuple[int, int]] = self._epoll.poll(0)
+        if not ready and milliseconds > 0:
+            select.select([self._epoll.fileno()], [], [], milliseconds / 1000)
+            ready = self._epoll.poll(0)
+        return ready
+
+
+class SelectPoller:
+    """The methods of `select.poll` that this package uses, where there is none (Windows)."""
+
+    def __init__(self) -> None:
+        self._select = unpatched("select", "select")
+        self._events: dict[int, int] = {}
+        self.register = self.modify = self._events.__setitem__
+        self.unregister = self._events.__delitem__
+
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+        """Wait for any descriptor."""
+        writing = [fd for fd, events in self._events.items() if events & WRITE]
+        readable, writable, _ = self._select(list(self._events), writing, [], milliseconds / 1000)
+        ready = dict.fromkeys(readable, READ)
+        for fd in writable:
+            ready[fd] = ready.get(fd, 0) | WRITE
+        return list(ready.items())
+
+
+def system_polls() -> bool:
+    """Return whether the system has `poll`. Without it, only sockets can be waited for."""
+    try:
+        unpatched("select", "poll")
+    except AttributeError:
+        return False
+    return True
+
+
+def new_poller() -> Any:
+    """Return an object with the methods of `select.poll`, for this thread."""
+    if not system_polls():
+        return SelectPoller()
+    if on_native_thread():
+        return unpatched("select", "poll")()
+    if hasattr(select, "poll"):
+        return select.poll()
+    return GreenPoller()
+
+
+def as_milliseconds(seconds: float) -> int:
+    """Round up: the caller of a poll that returns early would call it again at once."""
+    return max(0, math.ceil(seconds * 1000))
 
 
 class Pipe:
@@ -94,6 +165,14 @@ class WakeupPipe(Pipe):
         """Make the reading end unreadable until the next `wake`."""
         with contextlib.suppress(BlockingIOError):
             self.read(4096)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for this time, or until `wake`; return whether that was called."""
+        poller = new_poller()
+        poller.register(self.fd, READ)
+        is_woken = bool(poller.poll(as_milliseconds(seconds)))
+        self.drain()
+        return is_woken
 
     def close(self) -> None:
         """Close both ends. Idempotent."""

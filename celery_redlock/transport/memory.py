@@ -10,48 +10,49 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
 
 from celery_redlock._greenlets.unpatched import native_lock
-from celery_redlock.protocol.commands import Command, Script
-from celery_redlock.protocol.keys import wake_channel
+from celery_redlock.protocol.commands import Command, Script, inspect
+from celery_redlock.protocol.keys import lock_of, wake_channel
 from celery_redlock.protocol.node_model import Identity, ModelNode
 from celery_redlock.protocol.rounds import Phase, Round
-from celery_redlock.protocol.votes import Failed, Vote
+from celery_redlock.protocol.votes import Failed, KeyStates, Vote
+from celery_redlock.protocol.wait_queue import WaitQueue
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress
-from celery_redlock.transport.base import AckedNodes, Batch, Channel, NodeFailure, VoteReceiver
+from celery_redlock.transport.base import (
+    SCANNED_AT_ONCE,
+    AckedNodes,
+    Batch,
+    Channel,
+    NodeSession,
+    VoteReceiver,
+    checked_states,
+)
 from celery_redlock.transport.listeners import Listener, Listeners, WaitingCall
+from celery_redlock.transport.redis.connect_error import ConnectError
 
 _ids = itertools.count(1)
 
 
-class Time(Protocol):
-    """A source of time."""
+class Time:
+    """The machine's time."""
 
     def now(self) -> float:
-        """Seconds of the clock that bounds validity."""
+        """Return seconds of the clock that bounds validity."""
+        return clock.now()
 
     def wall_us(self) -> int:
-        """Microseconds of wall time."""
+        """Return microseconds of wall time."""
+        return clock.wall_us()
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
-
-
-class RealTime:
-    """The machine's time."""
-
-    now = staticmethod(clock.now)
-    wall_us = staticmethod(clock.wall_us)
-
-    def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
-class VirtualTime:
+class VirtualTime(Time):
     """Time that passes only in `sleep`."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
@@ -83,7 +84,7 @@ class MemoryNode:
 
     def __init__(self, name: str, clock: Time | None = None) -> None:
         self.name = name
-        self.time = clock or RealTime()
+        self.time = clock or Time()
         self.state = ModelNode(_identity())
         self.state.arm()
         self.skew = 0.0
@@ -123,21 +124,6 @@ class MemoryNode:
             self.state.lose_data()
         self.state.identity = _identity()
         self.refusing = False
-
-    def flip_role(self) -> None:
-        """Become a replica, and then a master again."""
-        before = self.state.identity
-        self.state.identity = replace(
-            before, replication=_new_id(), promoted_from=before.replication
-        )
-
-    def renew_backlog(self) -> None:
-        """Create the replication backlog, or free it, as when a backup attaches or has gone."""
-        self.state.identity = replace(self.state.identity, replication=_new_id(), promoted_from="")
-
-    def flush(self) -> None:
-        """Lose all data while running on."""
-        self.state.lose_data()
 
     def reset(self) -> None:
         """Become a new node, with no data and no fault."""
@@ -204,7 +190,7 @@ class MemoryTransport:
         """Return no node: these refuse no script."""
         return {}
 
-    def failures(self) -> dict[str, NodeFailure]:
+    def failures(self) -> dict[str, ConnectError | None]:
         """Return no node: these need no connections."""
         return {}
 
@@ -222,10 +208,10 @@ class MemoryTransport:
 
     def wait(self, call: WaitingCall, seconds: float) -> bool:
         """Let this time pass, or less if a call is woken; return whether it was."""
-        if isinstance(self._time, RealTime):
-            return call.sleep(seconds)
-        self.sleep(seconds)
-        return False
+        if isinstance(self._time, VirtualTime):
+            self.sleep(seconds)
+            return False
+        return call.sleep(seconds)
 
     @property
     def wake_ups(self) -> MemoryTransport:
@@ -323,4 +309,63 @@ class MemoryTransport:
         for index in range(len(self.nodes)) if nodes is None else nodes:
             vote = self.nodes[index].execute(command)
             if receiver is not None:
-                receiver.record_vote(index, vote, self.now())
+                receiver(index, vote, self.now())
+
+
+class MemorySession(NodeSession):
+    """A node of this process; it is armed and read as the scripts do on a server."""
+
+    def __init__(self, node: NodeAddress, timeout: float) -> None:
+        self._node = memory_node(node)
+        self._identity = self._node.state.identity
+
+    def open(self) -> None:
+        if self._node.refusing or self._node.paused:
+            raise ConnectionError("no answer")
+
+    def close(self) -> None:
+        pass
+
+    def arm(self, mode: str) -> str:
+        self.open()
+        node, state = self._node, self._node.state
+        if node.garbage or state.identity != self._identity:
+            raise ConnectionError("no answer")
+        record = state.guard
+        if record is not None and mode != "force":
+            if not state.identity.has_lost_nothing_since(record):
+                return "other"
+            remaining = record.not_before - node.now_us()
+            return f"quarantined {-(-remaining // 1_000_000)}" if remaining > 0 else "serving"
+        if mode == "look":
+            return "missing"
+        state.arm()
+        return "armed"
+
+    def size(self) -> int:
+        self.open()
+        return len(self._node.state.keys)
+
+    def scan(self, match: str) -> Iterator[Sequence[bytes]]:
+        names = [name.encode() for name in list(self._node.state.keys)]
+        for first in range(0, len(names), SCANNED_AT_ONCE):
+            self.open()
+            yield names[first : first + SCANNED_AT_ONCE]
+
+    def states(self, node_keys: tuple[str, ...]) -> tuple[KeyStates, Sequence[tuple[int, float]]]:
+        self.open()
+        states = checked_states(self._node.execute(inspect(node_keys)))
+        queues = [self._queue(node_key).scores.values() for node_key in node_keys]
+        return states, [(len(scores), min(scores, default=0.0)) for scores in queues]
+
+    def waiters(self, node_key: str) -> dict[str, float]:
+        self.open()
+        return dict(self._queue(node_key).scores)
+
+    def execute(self, command: Command) -> Vote:
+        self.open()
+        return self._node.execute(command) or Failed("no answer")
+
+    def _queue(self, node_key: str) -> WaitQueue:
+        queue = self._node.state.waiting.get(lock_of(node_key), WaitQueue())
+        return queue if self._node.now_us() // 1000 <= queue.expires_at else WaitQueue()

@@ -1,3 +1,0 @@
-"""
-Nodes in the memory of one process, for tests and simulations.
-"""
