@@ -317,8 +317,7 @@ class LocalSentinel(ResourceOwner):
         self.start()
         for group in range(len(self)):
             self.client(group, 0).flushall()
-        if self._armed:
-            self.arm()
+        self._arm_as_started()
 
     def _start(self, resources: ClusterResources) -> None:
         servers = resources.servers
@@ -344,8 +343,7 @@ class LocalSentinel(ResourceOwner):
                 f"the replicas of {self.name(group)} were not online",
             )
         self._start_sentinels(resources)
-        if self._armed:
-            self.arm()
+        self._arm_as_started()
 
     def _start_sentinels(self, resources: ClusterResources) -> None:
         sentinels = [
@@ -416,6 +414,22 @@ class LocalSentinel(ResourceOwner):
             # Older Sentinels have no such command, and take two seconds longer to know each other.
             with contextlib.suppress(redis.ResponseError):
                 client.execute_command("SENTINEL", "DEBUG", "publish-period", milliseconds)
+
+    def _arm_as_started(self) -> None:
+        """Arm the masters if they shall be, and wait until a failover would lose nothing."""
+        if self._armed:
+            self.arm()
+        for group in range(self._groups):
+            self._wait(
+                partial(self._is_in_step, group),
+                self._start_timeout,
+                f"the replicas of {self.name(group)} were behind their master",
+            )
+
+    def _is_in_step(self, group: int) -> bool:
+        master, *replicas = map(_replication, self._servers(group))
+        offset = master["master_repl_offset"]
+        return all(replica["slave_repl_offset"] >= offset for replica in replicas)
 
     def _has_all_replicas(self, master: Server) -> bool:
         found = _replication(master)

@@ -92,8 +92,8 @@ STOPPING = (
         tested("test_a_requeued_call_keeps_its_time"),
         (
             "tasks/message/envelope.py::Envelope.write",
-            '"sent": self.sent',
-            '"sent": self.sent if self.wait_history is None else None',
+            "if self.sent is not None:",
+            "if self.sent is not None and self.wait_history is None:",
         ),
     ),
     fault(

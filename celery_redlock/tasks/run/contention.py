@@ -186,7 +186,7 @@ def resolve(case: Case) -> bool:
 
 
 def _next_step(case: Case) -> tuple[Action | Need, Case]:
-    """Ask the rules, unless they were asked after the message's last attempt."""
+    """Ask the rules about the message, and return their answer with the facts that they had."""
     if case.arrival is not None:
         return rules.on_arrival(case.arrival), case
     known = case.contention
