@@ -147,7 +147,7 @@ STOPPING = (
         (
             "tasks/run/arrival_facts.py::raised_by",
             "(Withdrawn, Raised.EXCEPTION),",
-            "(Withdrawn, Raised.IGNORE),",
+            "(Withdrawn, Raised.YIELDED),",
         ),
     ),
     fault(

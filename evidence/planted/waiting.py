@@ -206,7 +206,7 @@ WAITING = (
         (
             "tasks/run/arrival_facts.py::raised_by",
             "(Withdrawn, Raised.EXCEPTION),",
-            "(Withdrawn, Raised.IGNORE),",
+            "(Withdrawn, Raised.YIELDED),",
         ),
     ),
     fault(
