@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from celery_redlock._greenlets.polling import WakeupPipe
-from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_thread, unpatched
+from celery_redlock._greenlets.unpatched import native_thread, unpatched
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -204,11 +204,7 @@ def _threads_are_patched() -> bool:
 def _run_native(hub: Hub | None, run: Callable[[], None]) -> None:
     native_thread.is_native = True
     native_thread.hub = hub
-    try:
-        run()
-    finally:
-        # A TLS connection, which stays patched, may have waited in an event loop of its own.
-        close_greenlet_hub()
+    run()
 
 
 def register_at_fork(**calls: Callable[[], object]) -> None:

@@ -75,7 +75,11 @@ def native_lock() -> Any:
 
 
 def close_greenlet_hub() -> None:
-    """End the event loop that gevent made for a native thread because patched code waited in it."""
+    """
+    End the event loop that gevent made for a native thread because patched code waited in it.
+
+    Not for a thread that may end while the interpreter does: the process would crash.
+    """
     local = sys.modules.get("gevent._hub_local")
     if local is not None and (hub := local.get_hub_if_exists()) is not None:
         hub.destroy(destroy_loop=True)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import call_in_app, register_at_fork, start_native_thread
-from celery_redlock._greenlets.unpatched import native_lock, unpatched
+from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock, unpatched
 from celery_redlock._log import event_logger
 from celery_redlock.core.holding import Holding, extend_leases
 from celery_redlock.errors import LossReason
@@ -248,6 +248,8 @@ class Watchdog:
                     self._extend_due(transport, watches)
                 except BaseException as exc:
                     self._log_and_continue(exc)
+        # A TLS connection, which stays patched, may have waited in an event loop of its own.
+        close_greenlet_hub()
 
     def _log_and_continue(self, error: BaseException) -> None:
         """Log any error and continue: the other leases still need extensions."""

@@ -193,5 +193,6 @@ class NodeConnection:
 
 
 def _describe(exc: OSError) -> str:
-    # Without a number it is an error of `ReplyReader`, not of the system.
-    return str(exc) if exc.errno is None else f"{type(exc).__name__}: {exc.strerror or exc}"
+    # An error of `ReplyReader` has no number, and a text that needs no name.
+    text = f"{type(exc).__name__}: {exc.strerror or exc}"
+    return text if exc.errno is not None else str(exc) or text

@@ -12,7 +12,7 @@ from functools import partial
 
 from celery_redlock._greenlets.polling import READ, WRITE, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import raise_if_finalizing, start_native_thread
-from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
 from celery_redlock.protocol.commands import Command, Script
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.clock import now as clock
@@ -292,6 +292,8 @@ class Connections:
                     self._discard_connected()
                 else:
                     self._wakeup.wake()
+                if self._native:
+                    close_greenlet_hub()
             finally:
                 end()
 

@@ -14,7 +14,12 @@ from typing import Any
 
 from celery_redlock._greenlets.polling import WakeupPipe
 from celery_redlock._greenlets.threads import start_native_thread
-from celery_redlock._greenlets.unpatched import native_lock, on_native_thread, unpatched
+from celery_redlock._greenlets.unpatched import (
+    close_greenlet_hub,
+    native_lock,
+    on_native_thread,
+    unpatched,
+)
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
 from celery_redlock.protocol.mastership import MAX_AGE, Master
 from celery_redlock.protocol.scripts import LEAD_SOURCE
@@ -134,6 +139,7 @@ class MasterWatch:
         finally:
             with self._lock:
                 self._end(pipe, sentinels)  # after an error: the next use starts another thread
+            close_greenlet_hub()
 
     def _read(self, pipe: WakeupPipe, sentinels: Sentinels) -> None:
         """

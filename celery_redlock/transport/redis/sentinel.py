@@ -18,7 +18,7 @@ import hiredis
 
 from celery_redlock._greenlets.polling import READ, WakeupPipe, as_milliseconds, new_poller
 from celery_redlock._greenlets.threads import start_native_thread
-from celery_redlock._greenlets.unpatched import native_lock
+from celery_redlock._greenlets.unpatched import close_greenlet_hub, native_lock
 from celery_redlock.protocol.mastership import TAKEOVER, Master
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.protocol.timing import quorum
@@ -360,6 +360,7 @@ class _Sentinel:
             if connection is not None:
                 connection.disconnect()
             self._wake()
+            close_greenlet_hub()
 
     def _ask(self) -> None:
         self._take_replies()
