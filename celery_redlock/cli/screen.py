@@ -5,6 +5,7 @@ The whole screen of a terminal, which shows one look at the nodes after the othe
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import termios
@@ -41,7 +42,7 @@ def show(looks: Iterable[JsonObject], every: float) -> None:
     with _single_keys(), Live(screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         for look in looks:
             live.update(_drawn(look, live.console.size), refresh=True)
-            if _pressed(every) == "q":
+            if _quits(every):
                 return
 
 
@@ -58,10 +59,11 @@ def _drawn(look: JsonObject, size: ConsoleDimensions) -> Group:
     return Group(*above, table, Text(), *below)
 
 
-def _pressed(seconds: float) -> str:
-    """Return the key that is pressed within this many seconds; empty if none is."""
+def _quits(seconds: float) -> bool:
+    """Wait until a key is pressed, this many seconds at most; return whether `q` was."""
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return sys.stdin.read(1) if ready else ""
+    # All keys that wait: those that `sys.stdin` had read ahead would be seen by no later `select`.
+    return bool(ready) and b"q" in os.read(sys.stdin.fileno(), 1024)
 
 
 @contextlib.contextmanager

@@ -121,6 +121,12 @@ def test_q_ends_it(screen: Watching) -> None:
     wait_until(screen.has_ended)
 
 
+def test_q_ends_it_although_another_key_was_typed_before(screen: Watching) -> None:
+    wait_until(lambda: screen.shows("Held: 0"))
+    screen.press("xq")
+    wait_until(screen.has_ended)
+
+
 def test_ctrl_c_ends_it(screen: Watching) -> None:
     wait_until(lambda: screen.shows("Held: 0"))
     screen.process.send_signal(signal.SIGINT)
