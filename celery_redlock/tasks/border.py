@@ -87,6 +87,24 @@ class RequestLike(Protocol):
         """Return the options of a message that continues the request."""
 
 
+class ReceivedRequest(Protocol):
+    """A message that a worker has, in its main process: `celery.worker.request.Request`."""
+
+    id: str
+    app: AppLike
+    content_type: str | None
+    delivery_info: Mapping[str, Any]
+    eta: datetime | None
+    expires: datetime | None
+    name: str
+    request_dict: dict[str, Any]
+    stamps: Mapping[str, Any]
+    task: Any
+
+    def acknowledge(self) -> None:
+        """Acknowledge the message, unless that has been done."""
+
+
 # Class attributes are defaults, which are never sent in the headers of a message. `fencing_token`
 # and `tick` are for the application; everything else is in one `RequestState`.
 Context.fencing_token = None
@@ -216,12 +234,12 @@ def protect(request: Any) -> None:
     request._protected = 1
 
 
-def context_of(request: Any) -> Any:
+def context_of(request: ReceivedRequest) -> Any:
     """Return a message's context, as its body would see it, in the worker's main process."""
-    return request._context
+    return request._context  # type: ignore[attr-defined]
 
 
-def is_revoked(request: Any) -> bool:
+def is_revoked(request: ReceivedRequest) -> bool:
     """Return whether a message is revoked in this worker, by its id or by a stamp."""
     from celery.worker import state as worker_state
 
@@ -241,7 +259,7 @@ def most_processes(consumer: Any) -> int:
     return max(pool.num_processes or 0, pool.limit or 0, autoscaled or 0)
 
 
-def timer_entry(timer: Any, request: Any) -> Any:
+def timer_entry(timer: Any, request: ReceivedRequest) -> Any:
     """
     Return the timer's entry that starts a message at its ETA; None if it was cancelled.
 

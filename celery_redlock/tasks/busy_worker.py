@@ -14,7 +14,7 @@ from celery.worker import state as worker_state
 from kombu.exceptions import ChannelError
 
 from celery_redlock._log import event_logger
-from celery_redlock.tasks.border import context_of, is_revoked, most_processes
+from celery_redlock.tasks.border import ReceivedRequest, context_of, is_revoked, most_processes
 from celery_redlock.tasks.message.envelope import Envelope, send_again
 
 logger = event_logger(__name__)
@@ -56,7 +56,7 @@ class BusyWorker:
         """How many messages run in the worker, or wait for a process."""
         return len(worker_state.reserved_requests)
 
-    def returns(self, request: Any) -> bool:
+    def returns(self, request: ReceivedRequest) -> bool:
         """
         Send a message that the worker keeps to its queue again; return whether that was done.
 
@@ -103,7 +103,7 @@ class BusyWorker:
             )
         return True
 
-    def _send(self, request: Any, envelope: Envelope) -> bool:
+    def _send(self, request: ReceivedRequest, envelope: Envelope) -> bool:
         queue = self._queue_of(request.delivery_info)
         if queue is None:
             return False
@@ -165,7 +165,7 @@ class BusyWorker:
         return None
 
 
-def _may_return(request: Any) -> bool:
+def _may_return(request: ReceivedRequest) -> bool:
     """
     Return whether a message may be sent again.
 

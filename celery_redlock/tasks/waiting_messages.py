@@ -36,7 +36,7 @@ from celery_redlock.errors import RedlockError
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import PAUSE_PREFIX, QUORUM, places_in_header, wake_channel
 from celery_redlock.protocol.votes import Granted, Refused
-from celery_redlock.tasks.border import RequestLike, drop_cancelled, is_revoked, timer_entry
+from celery_redlock.tasks.border import ReceivedRequest, drop_cancelled, is_revoked, timer_entry
 from celery_redlock.tasks.busy_worker import BusyWorker
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import Envelope
@@ -96,13 +96,13 @@ class Held:
         earlier: the message with its id that this worker had when it came, if any.
     """
 
-    request: RequestLike
+    request: ReceivedRequest
     keys: tuple[str, ...]
     channels: frozenset[str]
     waiter: Waiter
     starts_from: float
     until: float
-    earlier: ref[RequestLike] | None
+    earlier: ref[ReceivedRequest] | None
 
     @property
     def earlier_is_under_way(self) -> bool:
@@ -145,7 +145,9 @@ class WakeStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is unty
 
     shutdown = terminate = stop
 
-    def _received(self, sender: Any = None, request: Any = None, **_: Any) -> None:
+    def _received(
+        self, sender: Any = None, request: ReceivedRequest | None = None, **_: Any
+    ) -> None:
         if request is not None and request.eta:
             envelope = Envelope.read(request.request_dict)
             history, retries = envelope.wait_history, request.request_dict.get("retries") or 0
@@ -217,7 +219,7 @@ class WaitingMessages:
         self._hub = hub
         hub.add_reader(self._pipe.fd, self._on_pipe)
 
-    def add(self, request: Any, envelope: Envelope) -> None:
+    def add(self, request: ReceivedRequest, envelope: Envelope) -> None:
         """Take note of a message that Celery is about to keep until its ETA."""
         waiter = envelope.waiter(self._consumer.app, request)
         now = time.monotonic()

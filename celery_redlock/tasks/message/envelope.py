@@ -26,6 +26,7 @@ from celery_redlock.protocol.keys import can_hold_lock
 from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import (
     AppLike,
+    ReceivedRequest,
     RequestLike,
     TaskLike,
     app_itself,
@@ -225,7 +226,7 @@ class Envelope:
             header["returns"] = self.returns
         return header
 
-    def waiter(self, app: AppLike, request: Any) -> Waiter:
+    def waiter(self, app: AppLike, request: RequestLike | ReceivedRequest) -> Waiter:
         """
         Return as which nodes know the message that was requeued with this header.
 

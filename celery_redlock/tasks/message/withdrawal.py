@@ -14,7 +14,7 @@ from celery_redlock._log import event_logger
 from celery_redlock.core import Client, Reservation
 from celery_redlock.errors import LockContended, QuorumUnavailable
 from celery_redlock.protocol.keys import QUORUM
-from celery_redlock.tasks.border import AppLike
+from celery_redlock.tasks.border import AppLike, ReceivedRequest, RequestLike
 from celery_redlock.tasks.config.client import client_for
 from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.in_words import in_words
@@ -134,7 +134,7 @@ def cancel_reservation(app: AppLike | None, header: Any, role: Role = Role.REVOK
         )
 
 
-def forget_waiter(app: AppLike | None, header: Any, request: Any) -> None:
+def forget_waiter(app: AppLike | None, header: Any, request: RequestLike | ReceivedRequest) -> None:
     """
     Have nodes forget a message that was requeued to wait for its keys. Never raises.
 

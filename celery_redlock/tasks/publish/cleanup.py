@@ -15,13 +15,13 @@ from weakref import WeakSet
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import bootsteps, signals
 
-from celery_redlock.tasks.border import context_of, is_revoked
+from celery_redlock.tasks.border import ReceivedRequest, context_of, is_revoked
 from celery_redlock.tasks.message.envelope import HEADER
 from celery_redlock.tasks.message.withdrawal import cancel_reservation, forget_waiter
 from celery_redlock.tasks.run.handover import cancel_for_steps
 
 #: The messages that this worker has received, for as long as Celery keeps them.
-_received: WeakSet[Any] = WeakSet()
+_received: WeakSet[ReceivedRequest] = WeakSet()
 
 
 def connect_cleanup() -> None:
@@ -93,7 +93,7 @@ def _and_free(command: Any) -> Any:
     return revoke_and_free
 
 
-def _note(sender: Any = None, request: Any = None, **_: Any) -> None:
+def _note(request: ReceivedRequest, **_: Any) -> None:
     """
     Note a message that the worker has received, and free its locks if it is revoked by now.
 
@@ -108,7 +108,7 @@ def _note(sender: Any = None, request: Any = None, **_: Any) -> None:
         request.request_dict["properties"] = encoded
 
 
-def _free_if_revoked(request: Any) -> None:
+def _free_if_revoked(request: ReceivedRequest) -> None:
     """Free the locks of a revoked message, unless a pool process has it."""
     from celery.worker import state as worker_state
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from celery.app.task import Context
+from celery.worker.request import Request
 
 import celery_redlock
-from celery_redlock.tasks.border import AppLike, RequestLike, TaskLike
+from celery_redlock.tasks.border import AppLike, ReceivedRequest, RequestLike, TaskLike
 
 PACKAGE = Path(celery_redlock.__file__).parent
 BORDER = PACKAGE / "tasks/border.py"
@@ -32,7 +33,12 @@ def names_of(protocol: type) -> set[str]:
 
 USED = [
     (thing, name)
-    for thing, protocol in ((APP, AppLike), (body, TaskLike), (Context(), RequestLike))
+    for thing, protocol in (
+        (APP, AppLike),
+        (body, TaskLike),
+        (Context(), RequestLike),
+        (Request, ReceivedRequest),
+    )
     for name in sorted(names_of(protocol))
 ]
 
