@@ -19,9 +19,8 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from celery_redlock.protocol.commands import Script
+from celery_redlock.protocol.commands import SHA, SOURCE, Script
 from celery_redlock.protocol.keys import ANY_PAUSE, GUARD_KEY, fence_key
-from celery_redlock.protocol.scripts import SHA, SOURCE
 
 _PATIENCE_MS = 1000
 

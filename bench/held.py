@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from celery_redlock import Redlock
 from celery_redlock.core import client_of
-from celery_redlock.protocol.commands import Script, acquire
+from celery_redlock.protocol.commands import SOURCE, Script, acquire
 from celery_redlock.protocol.keys import owner_timestamp_us
-from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.testing import LocalCluster

@@ -14,9 +14,8 @@ import redis
 from bench.measure import Operation, Rounds, compare, time_each
 from bench.results import Goal, Result, in_microseconds, ratios
 from celery_redlock import Redlock
-from celery_redlock.protocol.commands import Command, Script, acquire, release
+from celery_redlock.protocol.commands import SOURCE, Command, Script, acquire, release
 from celery_redlock.protocol.keys import Key
-from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.testing import LocalCluster
 
 _NODES = 5

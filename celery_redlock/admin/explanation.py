@@ -31,7 +31,7 @@ from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.tasks.message.expiry import PUBLISH_GRACE, lifetime
 from celery_redlock.tasks.rules.facts import Order, Role
 from celery_redlock.tasks.run.lock_request import DEFAULT_WAIT
-from celery_redlock.tasks.run.release_plan import failure_is_final
+from celery_redlock.tasks.run.running_lock import failure_is_final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 
 from celery_redlock.admin.rights import WRITE_PROBE, Right, missing_rights, rights
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.protocol.commands import ARM_SOURCE
 from celery_redlock.protocol.keys import ANY_PAUSE, GUARD_KEY, PAUSE_PREFIX
-from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.protocol.texts import shortened
 from celery_redlock.transport import (
     MEMORY,

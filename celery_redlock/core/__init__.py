@@ -3,15 +3,16 @@ Locks without Celery: the client, its leases and the watchdog that extends them.
 """
 
 from celery_redlock.core.client import Client, PendingReservation
-from celery_redlock.core.current import (
+from celery_redlock.core.inspection import LockInfo
+from celery_redlock.core.instrumentation import observe
+from celery_redlock.core.lease import (
+    MAX_HOLD,
+    Lease,
     current_lease,
     current_leases,
     set_current_lease,
     set_current_leases,
 )
-from celery_redlock.core.inspection import LockInfo
-from celery_redlock.core.instrumentation import observe
-from celery_redlock.core.lease import MAX_HOLD, Lease
 from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.node_admin import ArmResult, ProbeResult, arm_nodes, probe_nodes
 from celery_redlock.core.redlock import Redlock, client_of

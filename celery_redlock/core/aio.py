@@ -23,9 +23,17 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 from celery_redlock._greenlets.unpatched import native_lock
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, forget
 from celery_redlock.core.client import Client
-from celery_redlock.core.current import refuse_own_lock, under_lease
 from celery_redlock.core.inspection import LockInfo
-from celery_redlock.core.lease import MAX_HOLD, Lease, LeaseFacts, holding_of, unwatch, watch
+from celery_redlock.core.lease import (
+    MAX_HOLD,
+    Lease,
+    LeaseFacts,
+    holding_of,
+    refuse_own_lock,
+    under_lease,
+    unwatch,
+    watch,
+)
 from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,
@@ -35,10 +43,7 @@ from celery_redlock.core.options import (
 )
 from celery_redlock.core.pausing import pause_lock, resume_lock
 from celery_redlock.core.redlock import LOCK_OPTIONS
-from celery_redlock.core.settings import (
-    CLIENT_OPTIONS,
-    ClientOptions,
-)
+from celery_redlock.core.settings import CLIENT_OPTIONS, ClientOptions
 from celery_redlock.core.validation import LockKeys, checked_hold
 from celery_redlock.core.waiting import in_event_loop, retries
 from celery_redlock.errors import ConfigurationError

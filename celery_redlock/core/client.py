@@ -17,11 +17,16 @@ from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._log import event_logger
 from celery_redlock.core import instrumentation
 from celery_redlock.core.attempt import AcquireParams, Attempt, attempt_once, report_acquire
-from celery_redlock.core.current import refuse_own_lock
 from celery_redlock.core.failures import Refusal, not_acquired_error
 from celery_redlock.core.holding import Holding
 from celery_redlock.core.inspection import LockInfo, lock_info, run_inspection
-from celery_redlock.core.lease import Lease, begin_release, holding_of, release_leases
+from celery_redlock.core.lease import (
+    Lease,
+    begin_release,
+    holding_of,
+    refuse_own_lock,
+    release_leases,
+)
 from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import AcquireOptions, checked_options
 from celery_redlock.core.release import HANDBACK_TTL, deliver_later, release_to, send_release

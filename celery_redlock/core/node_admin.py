@@ -211,7 +211,7 @@ class PollRound(Round):
             self.votes[node] = vote
             if None not in self.votes:
                 return self._enter(Phase.GRANTED)
-        return self._phase
+        return self.phase
 
 
 def poll_nodes(client: Client) -> PollRound:

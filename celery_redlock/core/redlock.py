@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import Self, Unpack
 
 from celery_redlock.core.client import Client
-from celery_redlock.core.current import refuse_own_lock, under_lease
 from celery_redlock.core.inspection import LockInfo
-from celery_redlock.core.lease import MAX_HOLD, Lease, unwatch, watch
+from celery_redlock.core.lease import MAX_HOLD, Lease, refuse_own_lock, under_lease, unwatch, watch
 from celery_redlock.core.limits import Limit, Rate
 from celery_redlock.core.options import (
     ACQUIRE_OPTIONS,

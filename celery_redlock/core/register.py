@@ -16,8 +16,7 @@ from celery_redlock.errors import (
 )
 from celery_redlock.protocol.commands import CHUNK_BYTES, Command, read_register, write_register
 from celery_redlock.protocol.keys import register_key, validate_name
-from celery_redlock.protocol.register_rounds import RegisterRound
-from celery_redlock.protocol.rounds import Phase, Round
+from celery_redlock.protocol.rounds import Phase, RegisterRound, Round
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Acknowledged, RegisterContents, Superseded, VersionedValue
 from celery_redlock.transport import borrowed

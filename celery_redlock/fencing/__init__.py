@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from celery_redlock.core.validation import checked_token
-from celery_redlock.fencing.tokens import slot_resource, token_or_current
+from celery_redlock.fencing.arguments import slot_resource, token_or_current
 
 if TYPE_CHECKING:
     from celery_redlock.fencing.file import FileFence, FileTokenStore

@@ -30,7 +30,7 @@ from django.db.models.lookups import Exact
 from django.db.models.sql.where import AND
 
 from celery_redlock.errors import ConfigurationError, FencedResourceMissing
-from celery_redlock.fencing.tokens import stale, token_or_current
+from celery_redlock.fencing.arguments import stale, token_or_current
 
 __all__ = ["FencedManager", "FencedModel", "FencedQuerySet", "FencingTokenField"]
 

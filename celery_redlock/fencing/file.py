@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.fencing.checks import checked_path
+from celery_redlock.fencing.arguments import checked_path, token_or_current
 from celery_redlock.fencing.token_file import RESERVED, TokenFile, sync_directory
-from celery_redlock.fencing.tokens import token_or_current
 
 
 class FileFence:

@@ -24,8 +24,13 @@ from typing import Any, Protocol, TypeAlias
 
 from celery_redlock.core.validation import checked_token
 from celery_redlock.errors import InvalidFencingToken, InvalidResourceName, StaleFencingToken
-from celery_redlock.fencing.checks import refuse, require_call, require_methods
-from celery_redlock.fencing.tokens import stale, token_or_current
+from celery_redlock.fencing.arguments import (
+    refuse,
+    require_call,
+    require_methods,
+    stale,
+    token_or_current,
+)
 
 FENCING_HEADER = "Redlock-Fencing-Token"
 

@@ -18,7 +18,7 @@ from importlib import resources
 from typing import Any, Protocol, TypeAlias
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt, InvalidResourceName
-from celery_redlock.fencing.tokens import stale, token_in
+from celery_redlock.fencing.arguments import stale, token_in
 from celery_redlock.protocol.keys import META_PREFIX
 from celery_redlock.protocol.timing import milliseconds
 

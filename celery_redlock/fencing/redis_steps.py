@@ -19,7 +19,7 @@ from redis import asyncio as aioredis
 from redis.exceptions import NoScriptError, ResponseError, WatchError
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.fencing.checks import refuse, require_methods
+from celery_redlock.fencing.arguments import refuse, require_methods, token_or_current
 from celery_redlock.fencing.redis_script import (
     CLAIM_SCRIPT,
     SET_SCRIPT,
@@ -28,7 +28,6 @@ from celery_redlock.fencing.redis_script import (
     fenced_script,
     positive_ms,
 )
-from celery_redlock.fencing.tokens import token_or_current
 
 Steps: TypeAlias = Generator[Callable[[], Any], Any, Any]
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_redlock.errors import ConfigurationError, FenceRecordCorrupt
-from celery_redlock.fencing.checks import refuse
-from celery_redlock.fencing.tokens import stale, token_in, token_or_current
+from celery_redlock.fencing.arguments import refuse, stale, token_in, token_or_current
 
 _FENCE_METADATA = "redlock-fencing-token"
 _WRITE_METADATA = "redlock-write"

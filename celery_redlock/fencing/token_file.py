@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from celery_redlock.errors import FenceRecordCorrupt
-from celery_redlock.fencing.tokens import stale, token_in
+from celery_redlock.fencing.arguments import stale, token_in
 
 try:
     import fcntl

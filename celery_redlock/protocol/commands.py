@@ -1,5 +1,5 @@
 """
-The commands of a node, and how to read its replies.
+The commands of a node, the scripts that execute them, and how to read its replies.
 
 Each command is one Lua script (`lua/<script>.lua`), so a node executes all of it or nothing. KEYS
 are the lock keys followed by their fence counters; `acquire`, and `raise_fence` if a key has a
@@ -10,11 +10,13 @@ the transport, echoed by the node) and `args`.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from importlib import resources
 from typing import Any
 
 from celery_redlock.protocol.keys import (
@@ -500,3 +502,37 @@ def _contents(token: int, pairs: Iterable[tuple[bytes, bytes]]) -> Vote:
                 f"{value!r:.40}; delete that field"
             )
     return RegisterContents(token, values, frozenset(truncated))
+
+
+_LUA = resources.files("celery_redlock.protocol") / "lua"
+
+#: Functions that precede the scripts which call them.
+_BEFORE: dict[Script, tuple[str, ...]] = {
+    Script.ACQUIRE: ("identity", "guard", "slots", "pauses", "wait_queue", "turns"),
+    Script.RAISE: ("identity", "guard", "slots"),
+    Script.RELEASE: ("slots", "pauses", "wait_queue"),
+    Script.ENQUEUE: ("slots", "pauses", "wait_queue"),
+    Script.PAUSE: ("slots", "pauses", "wait_queue"),
+}
+
+
+def _joined(*parts: str) -> str:
+    return "".join((_LUA / f"{part}.lua").read_text() for part in parts)
+
+
+#: Source of each command's script.
+SOURCE: dict[Script, str] = {
+    script: _joined(*_BEFORE.get(script, ()), script.value) for script in Script
+}
+
+#: SHA-1 of the source, which is what EVALSHA takes.
+SHA: dict[Script, str] = {
+    script: hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    for script, source in SOURCE.items()
+}
+
+#: Lets a brand-new node vote at once; used by `celery-redlock init`.
+ARM_SOURCE: str = _joined("identity", "arm")
+
+#: Begins the quarantine of a master that was replaced meanwhile.
+LEAD_SOURCE: str = _joined("identity", "lead")

@@ -29,6 +29,9 @@ from celery_redlock.protocol.votes import (
     NotHeld,
     Quarantined,
     Refused,
+    RegisterContents,
+    Superseded,
+    VersionedValue,
     Vote,
 )
 
@@ -61,19 +64,15 @@ class Round(ABC):
     Attributes:
         votes: each node's vote on the latest command, or None.
         needed: size of a quorum.
+        phase: the current phase.
     """
 
-    __slots__ = ("_phase", "needed", "votes")
+    __slots__ = ("needed", "phase", "votes")
 
     def __init__(self, nodes: int) -> None:
         self.votes: list[Vote | None] = [None] * nodes
         self.needed = quorum(nodes)
-        self._phase = Phase.VOTING
-
-    @property
-    def phase(self) -> Phase:
-        """The current phase."""
-        return self._phase
+        self.phase = Phase.VOTING
 
     @abstractmethod
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
@@ -93,9 +92,9 @@ class Round(ABC):
         return [node for node, vote in enumerate(self.votes) if type(vote) is not kind]
 
     def _enter(self, phase: Phase) -> Phase:
-        if phase not in TRANSITIONS.get(self._phase, ()):
-            raise RuntimeError(f"A {self._phase.name} round cannot become {phase.name}.")
-        self._phase = phase
+        if phase not in TRANSITIONS.get(self.phase, ()):
+            raise RuntimeError(f"A {self.phase.name} round cannot become {phase.name}.")
+        self.phase = phase
         return phase
 
     def _impossible(self, without: int) -> bool:
@@ -132,9 +131,9 @@ class AcquireRound(Round):
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's reply and return the phase after it."""
-        if self._phase is Phase.VOTING:
+        if self.phase is Phase.VOTING:
             if self.votes[node] is not None:
-                return self._phase
+                return self.phase
             self.votes[node] = vote
             if type(vote) is Granted:
                 self._granted += 1
@@ -147,9 +146,9 @@ class AcquireRound(Round):
             if type(vote) is Failed or type(vote) is Quarantined:
                 self._lost += 1
             return self._without_quorum()
-        if self._phase is Phase.RAISING:
+        if self.phase is Phase.RAISING:
             return self._second_vote(node, vote, now)
-        return self._phase
+        return self.phase
 
     def _first_quorum(self, now: float) -> Phase:
         if self._granted < self.needed:
@@ -166,7 +165,7 @@ class AcquireRound(Round):
 
     def _second_vote(self, node: int, vote: Vote, now: float) -> Phase:
         if self.votes[node] is not None:
-            return self._phase
+            return self.phase
         self.votes[node] = vote
         if type(vote) is Acknowledged:
             self._granted += 1
@@ -177,7 +176,7 @@ class AcquireRound(Round):
             if self._impossible(self._lost):
                 failed = type(vote) is Failed
                 return self._enter(Phase.UNAVAILABLE if failed else Phase.SPLIT)
-        return self._phase
+        return self.phase
 
     def _without_quorum(self) -> Phase:
         """Decide as soon as the missing votes cannot change the outcome."""
@@ -185,14 +184,14 @@ class AcquireRound(Round):
             return self._enter(Phase.UNAVAILABLE)
         out = self.votes.count(None)
         if out + self._granted + self._lost == len(self.votes):
-            return self._phase  # no node has refused
+            return self.phase  # no node has refused
         if self._is_taken():
             return self._enter(Phase.CONTENDED)
         if self._granted + out < self.needed and not self._is_taken(out):
             # Several contenders share the nodes. If this counted as a conflict, two of them could
             # each give way to the other, and neither would run.
             return self._enter(Phase.SPLIT)
-        return self._phase
+        return self.phase
 
     def taken_keys(self, by: str | None = None) -> set[int]:
         """
@@ -399,7 +398,7 @@ class _HolderRound(Round):
         may_be_gone = self._impossible(self._gone + self.votes.count(None))
         if self._impossible(self._lost) and not may_be_gone:
             return self._enter(Phase.UNAVAILABLE)
-        return self._phase
+        return self.phase
 
 
 class ExtendRound(_HolderRound):
@@ -429,17 +428,17 @@ class ExtendRound(_HolderRound):
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's reply and return the phase after it."""
         if self.votes[node] is not None:
-            return self._phase
+            return self.phase
         self.votes[node] = vote
         if type(vote) is NotHeld and vote.missing:
             self.missing.append(node)
-        if self._phase is not Phase.VOTING:
-            return self._phase
+        if self.phase is not Phase.VOTING:
+            return self.phase
         if type(vote) is Acknowledged:
             self._extended += 1
             if self._extended >= self.needed:
                 return self._enter(Phase.GRANTED if now < self._old_valid_until else Phase.LATE)
-            return self._phase
+            return self.phase
         return self._count_loss(vote)
 
 
@@ -460,7 +459,7 @@ class BatchRound(Round):
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's reply for each lease and return the phase after it."""
         if self.votes[node] is not None:
-            return self._phase
+            return self.phase
         self.votes[node] = vote
         self._replies += 1
         if type(vote) is LeaseVotes and len(vote.votes) == len(self.rounds):
@@ -471,12 +470,12 @@ class BatchRound(Round):
             for round_ in self.rounds:
                 round_.vote(node, failed, now)
         if (
-            self._phase is Phase.VOTING
+            self.phase is Phase.VOTING
             and self._replies >= self.needed
             and all(round_.phase is not Phase.VOTING for round_ in self.rounds)
         ):
             return self._enter(Phase.GRANTED)
-        return self._phase
+        return self.phase
 
 
 class ReleaseRound(_HolderRound):
@@ -490,12 +489,12 @@ class ReleaseRound(_HolderRound):
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's reply and return the phase after it."""
-        if self._phase is not Phase.VOTING or self.votes[node] is not None:
-            return self._phase
+        if self.phase is not Phase.VOTING or self.votes[node] is not None:
+            return self.phase
         self.votes[node] = vote
         if type(vote) is Acknowledged:
             self._released += 1
-            return self._enter(Phase.GRANTED) if self._released >= self.needed else self._phase
+            return self._enter(Phase.GRANTED) if self._released >= self.needed else self.phase
         return self._count_loss(vote)
 
 
@@ -515,8 +514,8 @@ class InspectRound(Round):
 
     def vote(self, node: int, vote: Vote, now: float) -> Phase:
         """Count one node's reply and return the phase after it."""
-        if self._phase is not Phase.VOTING or self.votes[node] is not None:
-            return self._phase
+        if self.phase is not Phase.VOTING or self.votes[node] is not None:
+            return self.phase
         self.votes[node] = vote
         if type(vote) is not KeyStates:
             self._lost += 1
@@ -524,7 +523,7 @@ class InspectRound(Round):
                 return self._enter(Phase.UNAVAILABLE)
         if self._agreed() or None not in self.votes:
             return self._enter(Phase.GRANTED)
-        return self._phase
+        return self.phase
 
     def key_states(self) -> list[tuple[KeyState, ...]]:
         """
@@ -562,3 +561,72 @@ class InspectRound(Round):
             max(Counter(state.owner for state in states).values()) >= self.needed
             for states in zip(*seen, strict=True)
         )
+
+
+class RegisterRound(Round):
+    """
+    One write of fields under a fencing token, or one read, which may claim with a token.
+
+    GRANTED: a quorum of nodes executed the command. SUPERSEDED: no quorum can any more, and a newer
+    token is among the reasons. UNAVAILABLE: no quorum can, because too few nodes reply.
+
+    One node that has seen a newer token decides nothing: the newer holder has only begun and has
+    not read the register yet, and a single node with a wrong number could veto every write.
+
+    Guarantee of a write: once GRANTED, every claim with a newer token that is granted afterwards,
+    or was under way, reads these fields, as long as no quorum of nodes loses its data. Limit: in
+    any other phase some nodes may have them, and a later claim may or may not read them.
+
+    Guarantee of a read: once GRANTED, `fields` has every value that a quorum has acknowledged, or a
+    newer one, or `truncated` has its name. A claim shuts out older tokens, so for it this holds for
+    every value that these will ever write. Limit: `fields` may also have values that reached only a
+    minority, and fields that a quorum has deleted but a minority still has.
+
+    Args:
+        nodes: the number of nodes.
+        expected: the vote of a node that has executed the command.
+
+    Attributes:
+        newest_token: the newest token that a node has reported; 0 if none did.
+    """
+
+    __slots__ = ("_acks", "_expected", "_lost", "newest_token")
+
+    def __init__(self, nodes: int, expected: type[Acknowledged] | type[RegisterContents]) -> None:
+        super().__init__(nodes)
+        self.newest_token = 0
+        self._expected = expected
+        self._acks = 0
+        self._lost = 0
+
+    def vote(self, node: int, vote: Vote, now: float) -> Phase:
+        """Count one node's reply and return the phase after it."""
+        if self.phase is not Phase.VOTING or self.votes[node] is not None:
+            return self.phase
+        self.votes[node] = vote
+        if type(vote) is self._expected:
+            self._acks += 1
+            return self._enter(Phase.GRANTED) if self._acks >= self.needed else self.phase
+        self._lost += 1
+        if type(vote) is Superseded:
+            self.newest_token = max(self.newest_token, vote.token)
+        if self._impossible(self._lost):
+            return self._enter(Phase.SUPERSEDED if self.newest_token else Phase.UNAVAILABLE)
+        return self.phase
+
+    def fields(self) -> dict[str, VersionedValue]:
+        """Return the newest values by name, without the names in `truncated`."""
+        merged: dict[str, VersionedValue] = {}
+        truncated = set(self.truncated())
+        for vote in self.votes:
+            if type(vote) is RegisterContents:
+                for name, value in vote.fields.items():
+                    known = merged.get(name)
+                    if name not in truncated and (known is None or value.rank > known.rank):
+                        merged[name] = value
+        return merged
+
+    def truncated(self) -> list[str]:
+        """Return the names that some node has omitted; they have to be read again."""
+        names = (vote.truncated for vote in self.votes if type(vote) is RegisterContents)
+        return sorted(frozenset().union(*names))

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.proxy import GARBAGE, TcpProxy
 from celery_redlock.testing.resources import ClusterResources, ResourceOwner
 from celery_redlock.testing.server import (
+    LOOPBACK,
     ConfigValue,
     LocalClusterError,
     Server,

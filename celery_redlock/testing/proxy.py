@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Literal
 
-from celery_redlock.testing.ports import LOOPBACK, ReservedPort
+from celery_redlock.testing.server import LOOPBACK, ReservedPort
 
 # The answer of a web server whose port was configured as that of a lock node.
 GARBAGE = b"HTTP/1.1 400 Bad Request\r\nConnection: keep-alive\r\n\r\n"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from celery_redlock.errors import ConfigurationError
-from celery_redlock.testing.ports import LOOPBACK
 from celery_redlock.testing.proxy import TcpProxy
 from celery_redlock.testing.resources import ClusterResources, ResourceOwner
 from celery_redlock.testing.server import (
+    LOOPBACK,
     ConfigValue,
     LocalClusterError,
     Server,
@@ -317,7 +317,7 @@ class LocalSentinel(ResourceOwner):
         self.start()
         for group in range(len(self)):
             self.client(group, 0).flushall()
-        self._arm_as_started()
+        self._make_as_new()
 
     def _start(self, resources: ClusterResources) -> None:
         servers = resources.servers
@@ -343,7 +343,7 @@ class LocalSentinel(ResourceOwner):
                 f"the replicas of {self.name(group)} were not online",
             )
         self._start_sentinels(resources)
-        self._arm_as_started()
+        self._make_as_new()
 
     def _start_sentinels(self, resources: ClusterResources) -> None:
         sentinels = [
@@ -415,7 +415,7 @@ class LocalSentinel(ResourceOwner):
             with contextlib.suppress(redis.ResponseError):
                 client.execute_command("SENTINEL", "DEBUG", "publish-period", milliseconds)
 
-    def _arm_as_started(self) -> None:
+    def _make_as_new(self) -> None:
         """Arm the masters if they shall be, and wait until a failover would lose nothing."""
         if self._armed:
             self.arm()

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from celery_redlock.protocol.keys import Key
 from celery_redlock.testing import LocalCluster, LocalSentinel, TcpProxy
-from celery_redlock.testing.ports import LOOPBACK
-from celery_redlock.testing.server import find_binary
+from celery_redlock.testing.server import LOOPBACK, find_binary
 from evidence.chaos.checks import Verdict, Violation, judge
 from evidence.chaos.clocks import Clock, build_shim, write_launcher
 from evidence.chaos.groups import GROUPS, SENTINELS, TAKEOVER, GroupNemesis, plan_groups

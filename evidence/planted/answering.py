@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from evidence.planted.writing import fault, modelled, simulated, tested
 
-POOL = "transport/redis/transport.py"
-
 VOTES = (
     fault(
         "one node's word is a conflict",

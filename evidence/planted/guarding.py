@@ -6,11 +6,6 @@ from __future__ import annotations
 
 from evidence.planted.writing import fault, tested
 
-LOADED = "fencing/sqlalchemy/session_objects.py"
-SEVERAL = "fencing/sqlalchemy/multi_row.py"
-DRAFTS = "fencing/token_file.py"
-NAMES = "fencing/redis_script.py"
-
 GUARDS = (
     fault(
         "a claim leaves in the session what was loaded before it",
@@ -30,7 +25,7 @@ GUARDS = (
         "rows that are not newer are written although another one is",
         tested("test_update.py::test_one_newer_row_among_several_refuses_them_all"),
         (
-            "fencing/sqlalchemy/multi_row.py::_count_in_statement",
+            "fencing/sqlalchemy/update.py::_count_in_statement",
             "selection.where, count == 0)",
             "selection.where, ~selection.blocked)",
         ),

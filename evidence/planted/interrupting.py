@@ -6,12 +6,6 @@ from __future__ import annotations
 
 from evidence.planted.writing import fault, modelled
 
-TASK = "tasks/task.py"
-BODY = "tasks/interrupt/body.py"
-INTERRUPTERS = "tasks/interrupt/interrupters.py"
-APPLICATION_CODE = "tasks/interrupt/application_code.py"
-RUNNING_LOCK = "tasks/run/running_lock.py"
-
 _PASSES_ON = "frame is not innermost and (module, frame.f_code.co_name) in PASS_ON"
 
 INTERRUPTING = (
@@ -19,12 +13,12 @@ INTERRUPTING = (
         "Celery's work in a body is interrupted",
         modelled("body-greenlet"),
         (
-            "tasks/interrupt/application_code.py::SPARED",
+            "tasks/interrupt/body.py::SPARED",
             'SPARED = frozenset({"celery", "kombu", "logging"})',
             "SPARED = frozenset()",
         ),
         (
-            "tasks/interrupt/application_code.py::SPARED_OF_OURS",
+            "tasks/interrupt/body.py::SPARED_OF_OURS",
             '{"_greenlets", "_log", "beat", "core", "protocol", "schedules", "tasks", "transport"}',
             "",
         ),
@@ -33,7 +27,7 @@ INTERRUPTING = (
         "only the innermost function is looked at",
         modelled("body-signal"),
         (
-            "tasks/interrupt/application_code.py::is_application_code",
+            "tasks/interrupt/body.py::is_application_code",
             "frame = frame.f_back",
             "frame = body",
         ),
@@ -42,7 +36,7 @@ INTERRUPTING = (
         "autoretry is interrupted where it chooses what to do",
         modelled("body-signal-autoretry"),
         (
-            "tasks/interrupt/application_code.py::is_application_code",
+            "tasks/interrupt/body.py::is_application_code",
             _PASSES_ON,
             "(module, frame.f_code.co_name) in PASS_ON",
         ),
@@ -50,7 +44,7 @@ INTERRUPTING = (
     fault(
         "a body under autoretry is never interrupted",
         modelled("body-thread-autoretry"),
-        ("tasks/interrupt/application_code.py::is_application_code", _PASSES_ON, "False"),
+        ("tasks/interrupt/body.py::is_application_code", _PASSES_ON, "False"),
     ),
     fault(
         "a signal's handler does not look where it is",

@@ -6,12 +6,6 @@ from __future__ import annotations
 
 from evidence.planted.writing import fault, modelled, tested
 
-REGISTERS = "protocol/node_model.py"
-RECORDING = "protocol/register_rounds.py"
-REGISTER = "core/register.py"
-RECORDS = "beat/schedule_state.py"
-STATE = "tasks/ticks/entry_state.py"
-NODE_KEYS = "tasks/message/node_keys.py"
 STORE_LUA = "protocol/lua/write_register.lua"
 FETCH_LUA = "protocol/lua/read_register.lua"
 
@@ -63,7 +57,7 @@ REGISTER_FAULTS = (
         "one node less than a quorum settles a write or a claim",
         modelled("leaders-two"),
         (
-            "protocol/register_rounds.py::RegisterRound.vote",
+            "protocol/rounds.py::RegisterRound.vote",
             "if self._acks >= self.needed else",
             "if self._acks >= self.needed - 1 else",
         ),
@@ -72,7 +66,7 @@ REGISTER_FAULTS = (
         "silence claims",
         modelled("leaders-silent"),
         (
-            "protocol/register_rounds.py::RegisterRound.vote",
+            "protocol/rounds.py::RegisterRound.vote",
             "if type(vote) is self._expected:",
             "if type(vote) is not Superseded:",
         ),
@@ -81,7 +75,7 @@ REGISTER_FAULTS = (
         "of what nodes tell the first counts",
         modelled("leaders-two"),
         (
-            "protocol/register_rounds.py::RegisterRound.fields",
+            "protocol/rounds.py::RegisterRound.fields",
             "(known is None or value.rank > known.rank)",
             "known is None",
         ),
@@ -90,7 +84,7 @@ REGISTER_FAULTS = (
         "of what nodes tell the oldest counts",
         modelled("leaders-two"),
         (
-            "protocol/register_rounds.py::RegisterRound.fields",
+            "protocol/rounds.py::RegisterRound.fields",
             "value.rank > known.rank",
             "value.rank < known.rank",
         ),

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from evidence.planted.writing import fault, tested
 
-RELEASE = "admin/lock_release.py"
-
 SEEN = tested("test_a_lock_that_has_passed_on_stays")
 OF_ONE_TASK = tested("test_a_tasks_queued_locks_are_released_and_no_others")
 RIGHTS_END = tested("test_rights_that_end_while_a_release_waits_for_another_release_nothing")

@@ -11,10 +11,9 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol.commands import Command, Script
+from celery_redlock.protocol.commands import SHA, SOURCE, Command, Script
 from celery_redlock.protocol.keys import wake_channel
 from celery_redlock.protocol.node_model import Identity, ModelNode
-from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.protocol.votes import (
     Acknowledged,
     Granted,

@@ -22,7 +22,7 @@ from celery_redlock.tasks.config.settings import (
     SELF_DESCRIBING_CHECKS,
     RedlockSettings,
 )
-from celery_redlock.tasks.monitor_events import MonitorEvent
+from celery_redlock.tasks.events import MonitorEvent
 from celery_redlock.tasks.rules import arrival, ending
 from celery_redlock.tasks.rules import publish as rules_publish
 from celery_redlock.tasks.rules.facts import Row

@@ -17,8 +17,7 @@ from redis.retry import Retry
 from celery_redlock import Redlock
 from celery_redlock.core import arm_nodes
 from celery_redlock.protocol.keys import fence_key
-from celery_redlock.testing.ports import LOOPBACK, ReservedPort
-from celery_redlock.testing.server import find_binary
+from celery_redlock.testing.server import LOOPBACK, ReservedPort, find_binary
 from tests.support.nodes import CALM
 from tests.support.waiting import TIMEOUT, wait_until
 

@@ -14,7 +14,7 @@ from celery_redlock import Lease, Redlock
 from celery_redlock.core import client_of
 from celery_redlock.core.attempt import Attempt, attempt_once
 from celery_redlock.core.options import checked_options
-from celery_redlock.protocol.commands import Command, read_reply
+from celery_redlock.protocol.commands import SOURCE, Command, read_reply
 from celery_redlock.protocol.keys import (
     META_PREFIX,
     WAKE_PREFIX,
@@ -23,7 +23,6 @@ from celery_redlock.protocol.keys import (
     wake_channel,
 )
 from celery_redlock.protocol.node_model import StoredKey
-from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.votes import Vote
 from celery_redlock.testing import LocalCluster
 from celery_redlock.transport import parse_node

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psycopg
 
-from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from celery_redlock.testing.resources import ChildGuardian
+from celery_redlock.testing.server import LOOPBACK, ReservedPort
 from tests.support.waiting import TIMEOUT, wait_until
 
 # Debian keeps the server's programs out of PATH, one directory for each version.

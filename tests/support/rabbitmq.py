@@ -13,8 +13,8 @@ from pathlib import Path
 
 from kombu import Connection
 
-from celery_redlock.testing.ports import LOOPBACK, ReservedPort
 from celery_redlock.testing.resources import ChildGuardian
+from celery_redlock.testing.server import LOOPBACK, ReservedPort
 from tests.support.waiting import TIMEOUT, wait_until
 
 # Debian's `rabbitmq-server` in PATH changes to a user of its own; this is what it then runs.

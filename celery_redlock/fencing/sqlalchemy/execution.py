@@ -25,9 +25,8 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping
 
 from celery_redlock.errors import ConfigurationError, FencedResourceMissing
-from celery_redlock.fencing.checks import refuse, require_methods
+from celery_redlock.fencing.arguments import refuse, require_methods, stale
 from celery_redlock.fencing.sqlalchemy.columns import NAME, FencedTable, Target
-from celery_redlock.fencing.tokens import stale
 
 if TYPE_CHECKING:
     # Needs greenlet, which SQLAlchemy installs only with its extra for asyncio.

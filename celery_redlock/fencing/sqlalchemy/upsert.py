@@ -11,6 +11,7 @@ from sqlalchemy import and_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from celery_redlock.errors import ConfigurationError
+from celery_redlock.fencing.arguments import token_or_current
 from celery_redlock.fencing.sqlalchemy.columns import (
     Target,
     Values,
@@ -34,7 +35,6 @@ from celery_redlock.fencing.sqlalchemy.session_objects import (
     refuse_pending,
     rows_in,
 )
-from celery_redlock.fencing.tokens import token_or_current
 
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 

@@ -21,7 +21,7 @@ from celery_redlock.protocol.timing import quorum
 from celery_redlock.tasks.border import AppLike, TaskLike, app_itself
 from celery_redlock.tasks.config.settings import DEFAULT_TTL, RedlockSettings, read_settings
 from celery_redlock.transport import kind_of, parse_nodes
-from celery_redlock.transport.redis.health import logged_elsewhere
+from celery_redlock.transport.redis.node_set import logged_elsewhere
 
 logger = event_logger(__name__)
 

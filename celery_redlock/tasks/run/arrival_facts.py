@@ -94,7 +94,7 @@ def contention_of(
         and owner.is_of(request.id)
         # The messages of several leaders for one tick have one task id, and each its own nonce.
         and owner.nonce == lock_request.envelope.nonce,
-        holds_until_result=lock_request.plan.marks_messages
+        holds_until_result=lock_request.marks_messages
         or (owner is not None and (owner.due_us is not None or owner.marker is not None)),
         holder_may_be_skipped=owner is not None
         and holder_may_expire(owner, lock_request.tick, options),

@@ -31,14 +31,13 @@ from celery_redlock.protocol.texts import shortened
 from celery_redlock.tasks.border import ignores_result, state_of
 from celery_redlock.tasks.config.broker_node import WITHOUT_SERVER
 from celery_redlock.tasks.config.option_values import resolve_policy
-from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.events import Event, MonitorEvent, emit, send_monitor_event
 from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.duplicate_result import result_of
 from celery_redlock.tasks.message.expiry import NEXT_RUN_TTLS
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of, sentence
 from celery_redlock.tasks.message.node_keys import stop_request_keys
 from celery_redlock.tasks.message.owner_label import TaskOwner, label_id, parse_owner
-from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.rules import arrival as rules
 from celery_redlock.tasks.rules.arrival import Action, Arrival, Contention
 from celery_redlock.tasks.rules.facts import (

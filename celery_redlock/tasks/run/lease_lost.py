@@ -13,11 +13,10 @@ from celery_redlock._log import event_logger
 from celery_redlock.core import Lease
 from celery_redlock.errors import LeaseLost, LossReason
 from celery_redlock.protocol.texts import shortened
-from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.events import Event, MonitorEvent, emit, send_monitor_event
 from celery_redlock.tasks.interrupt.body import InjectedLeaseLost
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
 from celery_redlock.tasks.message.in_words import lease_in_words
-from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.run.running_lock import RunningLock
 
 logger = event_logger(__name__)

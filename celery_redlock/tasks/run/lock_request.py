@@ -1,5 +1,10 @@
 """
-The lock and the marker that a request needs before its body may run.
+The lock and the marker that a request needs before its body may run, and the end of its window.
+
+A window (`until_expired`) is counted by the clocks of the nodes. The clocks of publisher and worker
+may differ by minutes, so `on_own_clock` compares no moment of a message with this host's time where
+it can avoid that: the nodes know how long the reservation has left, and the message knows how much
+longer than that the window lasts, because the publisher read both moments from one clock.
 """
 
 from __future__ import annotations
@@ -8,6 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from celery_redlock._log import event_logger
@@ -22,6 +28,7 @@ from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import RequestLike, TaskLike, ignores_result
 from celery_redlock.tasks.config.client import client_for, lock_keys
 from celery_redlock.tasks.config.options import LockOptions, LockPlan
+from celery_redlock.tasks.message import expiry
 from celery_redlock.tasks.message.envelope import (
     REMEMBERED_FOR,
     Envelope,
@@ -30,7 +37,7 @@ from celery_redlock.tasks.message.envelope import (
     with_bounded_lifetime,
     within_bounds,
 )
-from celery_redlock.tasks.message.expiry import expires_at, is_continuation
+from celery_redlock.tasks.message.expiry import expires_at, is_continuation, lifetime
 from celery_redlock.tasks.message.in_words import in_words
 from celery_redlock.tasks.message.node_keys import (
     dedupe_key_for,
@@ -39,11 +46,10 @@ from celery_redlock.tasks.message.node_keys import (
     stop_request_keys,
     tick_id_of,
 )
-from celery_redlock.tasks.message.owner_label import label_for
+from celery_redlock.tasks.message.owner_label import label_for, parse_owner
 from celery_redlock.tasks.message.tick import Tick
 from celery_redlock.tasks.node_watch import report_unavailable
 from celery_redlock.tasks.rules.facts import Role
-from celery_redlock.tasks.run.window import on_own_clock
 
 logger = event_logger(__name__)
 
@@ -58,6 +64,11 @@ SHORT_BODY = 0.1
 TURN_IN_PLACE, WAIT_IN_PLACE = 0.25, 0.3
 
 
+#: First pause in seconds before a worker reads a reservation again: it may have received the
+#: message before the publisher extended the reservation.
+FIRST_RECHECK = 0.002
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRequest:
     """
@@ -66,7 +77,8 @@ class LockRequest:
     Attributes:
         task: the task that is to run.
         request: its request.
-        plan: how it locks.
+        options: the task's lock options.
+        marks_messages: each of the task's messages has a dedupe marker.
         client: the app's client.
         keys: the lock keys of the call; none for a task that is only kept from running twice.
         dedupe_key: node key of the dedupe marker of the message or its tick; "" where it has none.
@@ -78,7 +90,8 @@ class LockRequest:
 
     task: TaskLike
     request: RequestLike
-    plan: LockPlan
+    options: LockOptions
+    marks_messages: bool
     client: Client
     keys: tuple[Key, ...]
     dedupe_key: str
@@ -88,18 +101,13 @@ class LockRequest:
     window_ends: float | None = None
 
     @property
-    def options(self) -> LockOptions:
-        """The task's lock options."""
-        return self.plan.options
-
-    @property
     def holds_until_postrun(self) -> bool:
         """
         Whether the keys are held until Celery has stored the result and sent the successors.
 
         This is so for every message of some tasks, and for the messages of ticks of any task.
         """
-        return self.plan.marks_messages or self.tick is not None
+        return self.marks_messages or self.tick is not None
 
     @property
     def tick_id(self) -> str | None:
@@ -402,7 +410,8 @@ def lock_request_for(
     lock_request = LockRequest(
         task=task,
         request=request,
-        plan=plan,
+        options=plan.options,
+        marks_messages=plan.marks_messages,
         client=client,
         keys=keys,
         dedupe_key=_dedupe_key(client, request, plan, task, envelope),
@@ -454,3 +463,95 @@ def _with_fitting_reservation(lock_request: LockRequest) -> LockRequest:
     )
     lock_request.client.cancel(reservation, wait=True)
     return replace(lock_request, envelope=replace(lock_request.envelope, reservation=None))
+
+
+def on_own_clock(
+    client: Client, options: LockOptions, request: RequestLike, envelope: Envelope
+) -> tuple[Envelope, float | None]:
+    """
+    Return the envelope with its moments on this host's clock, and when the window ends.
+
+    The end is on the client's monotonic clock; None without a window.
+
+    Guarantee: the window lasts no longer than `lock_window` from now. It does not depend on the
+    publisher's clock if the reservation is still stored, or an earlier part of the task is about to
+    hand it over. Limit: otherwise (the worker was lost, or no quorum replies) the publisher's clock
+    is compared with this host's.
+
+    Args:
+        client: the app's client.
+        options: the options of the message's task.
+        request: the message's request.
+        envelope: the message's header.
+    """
+    window, until, reservation = options.window, envelope.window_until, envelope.reservation
+    if window is None:
+        return envelope, None
+    if until is None or (reservation is None and not is_continuation(request)):
+        # The key has not been held for this message before.
+        return envelope, client.transport.now() + window
+    now = time.time()
+    least, most = 0.0, window
+    if reservation is not None:
+        beyond = until - reservation.expires_at
+        read = partial(_read_remaining, client, options, request, reservation)
+        life, surely = _remaining(client, read, window - beyond)
+        now = time.time()
+        if life is not None:
+            # If unsure, it is unextended or nearly expired: the publisher's clock decides.
+            least = life + beyond
+            most = least if surely else window - (expiry.PUBLISH_GRACE - life)
+            # From here on the reservation's moments are those of this host's clock.
+            reservation = replace(reservation, expires_at=now + life)
+    left = max(0.0, min(max(until - now, least), most, window))
+    envelope = replace(envelope, reservation=reservation, window_until=now + left)
+    return envelope, client.transport.now() + left
+
+
+def _remaining(
+    client: Client, read: Callable[[], float | None], whole: float
+) -> tuple[float | None, bool]:
+    """
+    Return how long a reservation has left, and whether that is sure.
+
+    It is not sure while the publisher may not have extended the reservation yet.
+
+    Args:
+        client: the app's client.
+        read: returns how long the reservation has left on the nodes.
+        whole: how long the reservation lasts once the message is due, or longer.
+    """
+    transport, grace = client.transport, expiry.PUBLISH_GRACE
+    give_up_at = transport.now() + client.settings.node_timeout
+    pause = FIRST_RECHECK
+    while True:
+        life = read()
+        if life is None or life > grace or whole <= grace:
+            return life, True
+        if transport.now() + pause > give_up_at:
+            return life, False
+        transport.sleep(pause)
+        pause *= 2
+
+
+def _read_remaining(
+    client: Client, options: LockOptions, request: RequestLike, reservation: Reservation
+) -> float | None:
+    """Return how long a reservation still lasts on the nodes; None where it is not stored."""
+    if not reservation.node_keys:
+        return None
+    try:
+        held = client.inspect(reservation.node_keys)
+    except QuorumUnavailable:
+        return None
+    lives = [it.expires_in for it in held if it is not None and it.owner == reservation.owner]
+    if lives:
+        return max(0.0, *lives)
+    holders = [parse_owner(it.owner) for it in held if it is not None]
+    if is_continuation(request) and any(
+        holder is not None and holder.role is Role.RUNNING and holder.is_of(request.id)
+        for holder in holders
+    ):
+        # The reservation is handed over in a moment, and its time begins then.
+        return lifetime(options, continuation=True)
+    return None

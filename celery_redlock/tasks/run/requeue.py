@@ -25,10 +25,9 @@ from celery_redlock.core.waiting import described, limited
 from celery_redlock.errors import LockContended, LockNotAcquired, QuorumUnavailable
 from celery_redlock.protocol.keys import QUORUM, given_back, in_header, pause_of
 from celery_redlock.tasks.border import AppLike, RequestLike, ignores_result, state_of
-from celery_redlock.tasks.events import Event, emit
+from celery_redlock.tasks.events import Event, MonitorEvent, emit, send_monitor_event
 from celery_redlock.tasks.message.envelope import HEADER, WaitHistory, bounded_waits_for, send_again
 from celery_redlock.tasks.message.in_words import lock_key_of, reason_of
-from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.run.lock_request import LockRequest
 from celery_redlock.tasks.run.shown_end import Requeued, store_wait
 

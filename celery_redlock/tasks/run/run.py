@@ -21,8 +21,8 @@ from celery_redlock.tasks.border import (
 )
 from celery_redlock.tasks.config.option_values import skip_result
 from celery_redlock.tasks.config.options import LockPlan
+from celery_redlock.tasks.events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.interrupt.interrupters import choose_interrupter
-from celery_redlock.tasks.monitor_events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.arrival_facts import arrival_of
 from celery_redlock.tasks.run.contention import Case, resolve
@@ -55,7 +55,7 @@ def run_locked(
             return skip_result(plan.options.skip_result, running_lock.skip_reason)
         lease = running_lock.hold()
         if lease is not None:
-            _watch(running_lock, lease)
+            _watch(running_lock, lease, plan)
             if running_lock.body_lease is not None:
                 facts = {"key": lease.key, "fencing_token": lease.fencing_token}
                 send_monitor_event(MonitorEvent.LOCKED, task, request, **facts)
@@ -79,15 +79,14 @@ def _acquire(running_lock: RunningLock) -> bool:
     return True
 
 
-def _watch(running_lock: RunningLock, lease: Lease) -> None:
+def _watch(running_lock: RunningLock, lease: Lease, plan: LockPlan) -> None:
     """Have the lease extended; its loss matters only to a body that runs under it."""
-    plan, options = running_lock.lock_request.plan, running_lock.lock_request.options
-    if running_lock.body_lease is not None and options.on_lost != "flag":
+    if running_lock.body_lease is not None and plan.options.on_lost != "flag":
         running_lock.interrupter = choose_interrupter(running_lock.body, plan.lost_signal)
     watch(
         lease,
         on_lost=partial(handle_loss, running_lock),
-        max_hold=options.max_hold,
+        max_hold=plan.options.max_hold,
         seen_within=math.inf if running_lock.stopping_lock is None else STOP_SEEN_WITHIN,
     )
 

@@ -20,8 +20,8 @@ from pytest_celery import (
 from pytest_docker_tools.exceptions import ContainerError, TimeoutError
 from pytest_docker_tools.utils import wait_for_callable
 
+from celery_redlock.protocol.commands import ARM_SOURCE
 from celery_redlock.protocol.keys import GUARD_KEY
-from celery_redlock.protocol.scripts import ARM_SOURCE
 from celery_redlock.testing.server import LocalClusterError, arm_servers
 
 #: Labels of every container and network made here, to find what a killed run has left.

@@ -12,10 +12,9 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock.protocol.commands import NOT_TEXT, Command, Script
+from celery_redlock.protocol.commands import NOT_TEXT, SHA, SOURCE, Command, Script
 from celery_redlock.protocol.mastership import Master
 from celery_redlock.protocol.rounds import Round
-from celery_redlock.protocol.scripts import SHA, SOURCE
 from celery_redlock.transport.base import VoteReceiver
 from celery_redlock.transport.redis.framing import GarbageError, ReplyReader, would_block
 

@@ -21,9 +21,9 @@ from redis.retry import Retry
 from celery_redlock._greenlets.threads import call_in_app
 from celery_redlock._greenlets.unpatched import on_native_thread, unpatched
 from celery_redlock._log import event_logger
+from celery_redlock.protocol.commands import SOURCE
 from celery_redlock.protocol.keys import GUARD_KEY
 from celery_redlock.protocol.mastership import Master
-from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.redis.connect_error import (
     OF_SERVER,

@@ -20,9 +20,9 @@ from celery_redlock._greenlets.unpatched import (
     on_native_thread,
     unpatched,
 )
+from celery_redlock.protocol.commands import LEAD_SOURCE
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
 from celery_redlock.protocol.mastership import MAX_AGE, Master
-from celery_redlock.protocol.scripts import LEAD_SOURCE
 from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.transport import clock
 from celery_redlock.transport.addresses import NodeAddress

@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from celery_redlock.protocol.commands import NOT_TEXT, Command, Script, inspect, read_reply
+from celery_redlock.protocol.commands import (
+    ARM_SOURCE,
+    NOT_TEXT,
+    SOURCE,
+    Command,
+    Script,
+    inspect,
+    read_reply,
+)
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY, wait_queue_key
 from celery_redlock.protocol.mastership import Master
-from celery_redlock.protocol.scripts import ARM_SOURCE, SOURCE
 from celery_redlock.protocol.votes import KeyStates, Vote
 from celery_redlock.transport.addresses import NodeAddress
 from celery_redlock.transport.base import SCANNED_AT_ONCE, NodeSession, checked_states

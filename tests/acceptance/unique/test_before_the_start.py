@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock import RedlockTask, is_duplicate, is_skipped
 from celery_redlock.tasks.config.options import LockOptions
-from celery_redlock.testing.ports import ReservedPort
+from celery_redlock.testing.server import ReservedPort
 from tests.acceptance.apps.unique_tasks import (
     BRIEF_WINDOW,
     BRIEFLY,

@@ -16,7 +16,7 @@ from celery_redlock.errors import ConfigurationError, InvalidResourceName, Stale
 from celery_redlock.fencing import AsyncRedisFence, RedisFence
 from celery_redlock.fencing.redis_script import RECORD_PREFIX, FenceRecords
 from celery_redlock.testing import LocalCluster
-from celery_redlock.testing.ports import ReservedPort
+from celery_redlock.testing.server import ReservedPort
 from tests.support.waiting import wait_until
 
 RECORDS = FenceRecords.of(RECORD_PREFIX, None)

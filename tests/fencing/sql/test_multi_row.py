@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from celery_redlock.errors import ConfigurationError, FencedResourceMissing, StaleFencingToken
-from celery_redlock.fencing.sqlalchemy import fenced_update, fenced_update_async, multi_row
+from celery_redlock.fencing.sqlalchemy import fenced_update, fenced_update_async
+from celery_redlock.fencing.sqlalchemy.update import _STRATEGIES
 from tests.fencing.sql.models import Account
 from tests.fencing.sql.rows import balances
 
@@ -24,7 +25,7 @@ EVERY = Account.id <= 3
 @pytest.fixture
 def locking_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let PostgreSQL be written as databases are whose UPDATE cannot lock what it looks at."""
-    monkeypatch.setitem(multi_row._STRATEGIES, "postgresql", multi_row._STRATEGIES["mysql"])
+    monkeypatch.setitem(_STRATEGIES, "postgresql", _STRATEGIES["mysql"])
 
 
 def without_transactions(engine: Engine) -> Engine:

@@ -24,8 +24,8 @@ from celery_redlock.fencing.sqlalchemy import (
     fenced_update,
     fenced_update_async,
     fenced_upsert,
-    multi_row,
 )
+from celery_redlock.fencing.sqlalchemy.update import _STRATEGIES
 from tests.fencing.sql.models import (
     Account,
     Base,
@@ -183,7 +183,7 @@ def test_a_driver_that_does_not_count_rows_is_refused(
 def test_several_rows_are_refused_where_it_is_not_known_how_to_write_all_or_none(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(multi_row._STRATEGIES, "sqlite")
+    monkeypatch.delitem(_STRATEGIES, "sqlite")
 
     with pytest.raises(ConfigurationError, match="primary key"):
         fenced_update(session, Account, Account.balance >= 0, 5, {"balance": 1})

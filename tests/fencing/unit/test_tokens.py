@@ -12,7 +12,7 @@ import pytest
 from celery_redlock import Lease
 from celery_redlock.errors import InvalidFencingToken
 from celery_redlock.fencing import checked_token, token_or_current
-from celery_redlock.fencing.tokens import stale
+from celery_redlock.fencing.arguments import stale
 from tests.support.waiting import TIMEOUT
 
 

@@ -13,7 +13,7 @@ from celery_redlock import RedlockTask
 from celery_redlock.admin.broker_diagnosis import diagnose_broker
 from celery_redlock.admin.diagnosis import Severity
 from celery_redlock.testing import LocalCluster
-from celery_redlock.testing.ports import ReservedPort
+from celery_redlock.testing.server import ReservedPort
 from tests.support.waiting import TIMEOUT
 
 TASK: dict[str, Any] = {"base": RedlockTask, "shared": False, "lock_key": "k"}

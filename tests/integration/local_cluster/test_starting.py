@@ -13,7 +13,7 @@ import redis
 
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.testing import LocalCluster, LocalClusterError
-from celery_redlock.testing.ports import ReservedPort
+from celery_redlock.testing.server import ReservedPort
 from tests.integration.local_cluster.looks import GUARD, port_of, process_of
 
 

@@ -10,7 +10,7 @@ PREAMBLE = """
 import logging, logging.config
 from celery import Celery, signals
 from celery_redlock.tasks.config.client import logger
-from celery_redlock.transport.redis.health import _logger
+from celery_redlock.transport.redis.node_set import _logger
 app = Celery()
 """
 LINES = """

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from celery_redlock.protocol.commands import (
+    SOURCE,
     Command,
     ReleaseAction,
     Waiter,
@@ -42,7 +43,6 @@ from celery_redlock.protocol.keys import (
     wait_queue_key,
 )
 from celery_redlock.protocol.node_model import GuardRecord, Identity, ModelNode, StoredKey
-from celery_redlock.protocol.scripts import SOURCE
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import Failed, KeyStates, NotHeld, Quarantined, Refused, Vote
 from celery_redlock.testing import LocalCluster

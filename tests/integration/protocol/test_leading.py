@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.protocol.commands import LEAD_SOURCE
 from celery_redlock.protocol.keys import EPOCH_KEY, GUARD_KEY
 from celery_redlock.protocol.node_model import GuardRecord, Identity, ModelNode
-from celery_redlock.protocol.scripts import LEAD_SOURCE
 from celery_redlock.testing import LocalCluster
 
 #: Long enough for a busy machine, in ms.

@@ -28,7 +28,7 @@ from celery_redlock.tasks.rules.arrival import Action
 from celery_redlock.tasks.rules.ending import Keys
 from celery_redlock.tasks.rules.publish import Publish
 from celery_redlock.tasks.run import arrival_facts
-from celery_redlock.tasks.run.release_plan import failure_is_final
+from celery_redlock.tasks.run.running_lock import failure_is_final
 from tests.support.tasks import Bench, Outcome
 from tests.support.unique import KEY, MODES, declare, mark, owned_by
 from tests.unit.tasks.jobs import ALL_MODES

@@ -12,8 +12,8 @@ import pytest
 from celery.app.task import Context
 
 from celery_redlock import LossReason, current_lease
-from celery_redlock.tasks import monitor_events
-from celery_redlock.tasks.monitor_events import MOST_WAITING, MonitorEvent, send_monitor_event
+from celery_redlock.tasks import events
+from celery_redlock.tasks.events import MOST_WAITING, MonitorEvent, send_monitor_event
 from tests.support.tasks import Bench
 from tests.support.waiting import wait_until
 from tests.unit.tasks.jobs import job, raising
@@ -24,7 +24,7 @@ REQUEST = Context(id="mine", hostname="worker@bench", is_eager=False)
 @pytest.fixture(autouse=True)
 def own_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send the events of each test in a thread of its own, whatever earlier ones left to send."""
-    monkeypatch.setattr(monitor_events, "_outbox", None)
+    monkeypatch.setattr(events, "_outbox", None)
 
 
 def test_a_task_that_is_requeued_sends_its_holder_and_its_delay(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from celery_redlock.core import client_of
 from celery_redlock.protocol import mastership
 from celery_redlock.protocol.mastership import Master
 from celery_redlock.testing import LocalCluster, LocalSentinel, TcpProxy
-from celery_redlock.testing.ports import LOOPBACK
+from celery_redlock.testing.server import LOOPBACK
 from celery_redlock.transport import clock
 from celery_redlock.transport.redis import masters
 from tests.support.nodes import CALM

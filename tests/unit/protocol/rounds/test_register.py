@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.protocol.register_rounds import RegisterRound
-from celery_redlock.protocol.rounds import Phase
+from celery_redlock.protocol.rounds import Phase, RegisterRound
 from celery_redlock.protocol.votes import (
     Acknowledged,
     Failed,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import celery_redlock
-from celery_redlock.tasks.interrupt import application_code
-from celery_redlock.tasks.interrupt.application_code import is_application_code
+from celery_redlock.tasks.interrupt import body
+from celery_redlock.tasks.interrupt.body import is_application_code
 
 RUN = ("celery_redlock.tasks.interrupt.body", "run")
 JOB = ("shop.tasks", "settle")
@@ -78,7 +78,7 @@ def test_code_that_is_not_called_by_the_body_is_spared() -> None:
 NEWER = {("celery.app.base", "wrapper")}
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(application_code.PASS_ON - NEWER))
+@pytest.mark.parametrize(("module", "name"), sorted(body.PASS_ON - NEWER))
 def test_what_passes_on_to_the_application_exists(module: str, name: str) -> None:
     assert f"def {name}(" in inspect.getsource(importlib.import_module(module))
 
@@ -91,4 +91,4 @@ def test_every_package_either_is_spared_or_does_the_work_of_applications() -> No
     package = Path(celery_redlock.__file__).parent
     found = {path.parent.name for path in package.glob("*/__init__.py")}
     found.add("_log")  # a module of its own, which all of them call
-    assert found == application_code.SPARED_OF_OURS | DO_NOT_RUN_IN_BODIES | {"fencing"}
+    assert found == body.SPARED_OF_OURS | DO_NOT_RUN_IN_BODIES | {"fencing"}

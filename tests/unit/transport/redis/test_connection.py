@@ -16,7 +16,7 @@ from celery_redlock.transport.redis.connection import (
     NodeConnection,
     PendingReply,
 )
-from celery_redlock.transport.redis.health import NodeHealth
+from celery_redlock.transport.redis.node_set import NodeHealth
 from tests.support.commands import acquire, extend, release
 
 COMMAND = acquire(("key",), "us", 1000, 1, 0)
