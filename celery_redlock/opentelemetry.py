@@ -31,12 +31,14 @@ from celery_redlock import __version__
 from celery_redlock.core.instrumentation import (
     AcquireDetails,
     Details,
+    LeaseNotes,
     LossDetails,
     Outcome,
     ReleaseDetails,
+    nodes_without_service,
     observe,
 )
-from celery_redlock.tasks.observing import LeaseNotes, nodes_without_service, running_task_name
+from celery_redlock.tasks.border import running_task_name
 
 try:
     from opentelemetry.context import Context, get_current

@@ -29,15 +29,17 @@ from celery_redlock.core.instrumentation import (
     AcquireDetails,
     Details,
     ExtendDetails,
+    LeaseNotes,
     LossDetails,
     Outcome,
     ReleaseDetails,
+    nodes_without_service,
     observe,
 )
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.timing import quorum
+from celery_redlock.tasks.border import running_task_name
 from celery_redlock.tasks.events import SIGNALS
-from celery_redlock.tasks.observing import LeaseNotes, nodes_without_service, running_task_name
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram

@@ -6,9 +6,11 @@ Each event is one frozen details object. Without a receiver an event costs one t
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 from celery_redlock._greenlets.threads import call_in_app, register_at_fork
 from celery_redlock._greenlets.unpatched import native_lock, on_native_thread
@@ -16,6 +18,11 @@ from celery_redlock._log import event_logger
 from celery_redlock.errors import LossReason
 
 _logger = event_logger(__name__)
+
+#: Most notes that are kept: the note of a lease dropped without a release is never taken.
+MOST_LEASES = 10_000
+
+Note = TypeVar("Note")
 
 
 class Outcome(StrEnum):
@@ -192,6 +199,32 @@ def _deliver(receiver: Receiver, details: Details) -> None:
             "A receiver of %(report)s failed",
             report=type(details).__name__,
         )
+
+
+def nodes_without_service(details: AcquireDetails) -> list[str]:
+    """Return the nodes that failed in the last attempt, or were quarantined."""
+    return [node for node, vote in details.votes.items() if vote in ("failed", "quarantined")]
+
+
+class LeaseNotes(Generic[Note]):
+    """
+    One note about each lease, from its acquire to its loss or release.
+
+    Limit: beyond `MOST_LEASES` the oldest notes are dropped. Usable from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._notes: OrderedDict[str, Note] = OrderedDict()
+
+    def add(self, owner: str, note: Note) -> None:
+        """Keep a note of the lease with this owner value."""
+        self._notes[owner] = note
+        if len(self._notes) > MOST_LEASES:
+            self._notes.popitem(last=False)
+
+    def take(self, owner: str) -> Note | None:
+        """Return the note of a lease, once; None where there is none."""
+        return self._notes.pop(owner, None)
 
 
 def _reset_after_fork() -> None:

@@ -14,6 +14,7 @@ from datetime import datetime
 from heapq import heapify
 from typing import Any, Protocol
 
+from celery._state import get_current_task
 from celery.app.annotations import resolve_all
 from celery.app.task import Context
 from celery.app.trace import build_tracer
@@ -206,6 +207,11 @@ def ignores_result(task: TaskLike, request: RequestLike) -> Any:
     # The class of a request has False where the message has no value.
     requested = vars(request).get("ignore_result")
     return task.ignore_result if requested is None else requested
+
+
+def running_task_name() -> str:
+    """Return the name of the task that runs in this thread or greenlet; empty if none does."""
+    return getattr(get_current_task(), "name", None) or ""
 
 
 def trace_anew(task: Any, app: AppLike) -> None:

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode, Tracer
 
 from celery_redlock import LockContended, LossReason, QuorumUnavailable, Redlock
+from celery_redlock.core import instrumentation
 from celery_redlock.opentelemetry import trace_locks
-from celery_redlock.tasks import observing
 from celery_redlock.transport import parse_node
 from celery_redlock.transport.memory import memory_node
 from tests.support.tasks import Bench
@@ -203,7 +203,7 @@ def test_a_reservation_is_a_wait_without_a_hold(traces: Traces, bench: Bench) ->
 def test_leases_that_are_never_released_are_forgotten(
     traces: Traces, client: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "MOST_LEASES", 3)
+    monkeypatch.setattr(instrumentation, "MOST_LEASES", 3)
     leases = [client.acquire(f"k{number}") for number in range(5)]
     for lease in leases:
         lease.release()

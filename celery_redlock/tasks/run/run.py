@@ -25,7 +25,8 @@ from celery_redlock.tasks.events import MonitorEvent, send_monitor_event
 from celery_redlock.tasks.interrupt.interrupters import choose_interrupter
 from celery_redlock.tasks.rules.ending import Move
 from celery_redlock.tasks.run.arrival_facts import arrival_of
-from celery_redlock.tasks.run.contention import Case, resolve
+from celery_redlock.tasks.run.case import Case
+from celery_redlock.tasks.run.contention import resolve
 from celery_redlock.tasks.run.lease_lost import handle_loss
 from celery_redlock.tasks.run.lock_request import lock_request_for
 from celery_redlock.tasks.run.requeue import strip_header

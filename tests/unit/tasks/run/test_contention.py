@@ -21,7 +21,8 @@ from celery_redlock.tasks.message.envelope import HEADER, Envelope
 from celery_redlock.tasks.message.owner_label import label_for
 from celery_redlock.tasks.rules.facts import Role
 from celery_redlock.tasks.run import requeue
-from celery_redlock.tasks.run.contention import Case, resolve
+from celery_redlock.tasks.run.case import Case
+from celery_redlock.tasks.run.contention import resolve
 from celery_redlock.tasks.run.lock_request import LockRequest, lock_request_for
 from celery_redlock.tasks.run.requeue import FIRST_DELAY
 from celery_redlock.tasks.run.running_lock import RunningLock
