@@ -1,5 +1,5 @@
 """
-Facts about lock nodes, as one user of the nodes sees them, and about the clock of this machine.
+Facts about lock nodes and their set, as one user sees them, and about this machine's clock.
 """
 
 from __future__ import annotations
@@ -11,15 +11,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
-from celery_redlock.admin.rights import WRITE_PROBE, Right, missing_rights, rights
+from celery_redlock.admin.rights import (
+    INFO_RIGHT,
+    WAKE_RIGHTS,
+    WRITE_PROBE,
+    Right,
+    missing_rights,
+    rights,
+)
+from celery_redlock.core.settings import ClientSettings
 from celery_redlock.errors import ConfigurationError
 from celery_redlock.protocol.commands import ARM_SOURCE
 from celery_redlock.protocol.keys import ANY_PAUSE, GUARD_KEY, PAUSE_PREFIX
-from celery_redlock.protocol.texts import shortened
+from celery_redlock.protocol.texts import readable, shortened
+from celery_redlock.protocol.timing import quorum
+from celery_redlock.tasks.config.settings import RedlockSettings
 from celery_redlock.transport import (
     MEMORY,
     SERVERS,
@@ -48,6 +58,12 @@ _FREQUENCY, _TICK, _WORDS = 2, 11, 64
 
 #: `freq` counts 2^-16 millionths; `tick` is the microseconds of one of 100 ticks of a second.
 _FREQUENCY_UNIT, _TICK_UNIT, _USUAL_TICK = 1e-6 / 65536, 1e-4, 10_000
+
+#: Seconds by which the rounding of a node's reply may lengthen a quarantine.
+_ROUNDING = 1.0
+
+#: The settings of a client, or those of an app.
+Settings: TypeAlias = ClientSettings | RedlockSettings
 
 
 class FailureKind(StrEnum):
@@ -161,6 +177,112 @@ class NodeReport:
     def is_reachable(self) -> bool:
         """Whether the node let this user in and answered."""
         return self.failure is None
+
+
+_NO_SENTINELS = SentinelFacts(named=3, known=3, silent=(), agree=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """
+    The facts about one node in its set.
+
+    Attributes:
+        node: its report.
+        same_as: name of an earlier node that is the same server; None if there is none.
+        is_guarded: whether restarted nodes are quarantined.
+        set_is_new: no node of the set has a record of the quarantine.
+        takeover: seconds after a failover in which a former master may be asked.
+        settings: those of the client or the app.
+    """
+
+    node: NodeReport
+    same_as: str | None
+    is_guarded: bool
+    set_is_new: bool
+    takeover: float
+    settings: Settings
+
+    @property
+    def quarantine(self) -> float:
+        """The seconds for which a restarted node grants nothing."""
+        return self.settings.max_ttl + self.takeover
+
+    @property
+    def quarantine_setting(self) -> str:
+        """The settings of a quarantine, and its seconds."""
+        names = "redlock_max_ttl" + " and redlock_takeover" * bool(self.takeover)
+        return f"{names}, {'together ' * bool(self.takeover)}{readable(self.quarantine)} s"
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """The rights that the user lacks."""
+        return self.node.missing_rights or ()
+
+    @property
+    def locks_lack(self) -> bool:
+        """Whether a lacking right is for more than wake-ups and the identity of the server."""
+        return not {INFO_RIGHT, *WAKE_RIGHTS}.issuperset(self.lacks)
+
+    def has_record(self, state: Guard) -> bool:
+        """Return whether the quarantine is on, and its record in this state."""
+        return self.is_guarded and self.node.guard is state
+
+    @property
+    def is_quarantined_longer(self) -> bool:
+        """Whether a quarantine is longer than that of a client with these settings."""
+        return (self.node.quarantine_left or 0.0) > self.quarantine + _ROUNDING
+
+    @property
+    def sentinels(self) -> SentinelFacts:
+        """Its Sentinels; of a node that has none, some that nothing is wrong with."""
+        return self.node.sentinels or _NO_SENTINELS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetFacts:
+    """
+    The facts about all nodes together.
+
+    Attributes:
+        nodes: their reports.
+        voters: how many of them vote, as far as is known.
+        skew: seconds by which this machine's clock is ahead of the median of the nodes.
+        clock_correction: the kernel's correction of this machine's clock rate, as a fraction; 0 if
+            unknown.
+        settings: as in `NodeFacts`.
+    """
+
+    nodes: Sequence[NodeReport]
+    voters: int
+    skew: float
+    clock_correction: float
+    settings: Settings
+
+    @property
+    def needed(self) -> int:
+        """The size of a quorum."""
+        return quorum(len(self.nodes))
+
+    @property
+    def paused(self) -> str | None:
+        """The key whose pause lasts longest on any node."""
+        return max(self.nodes, key=lambda one: one.paused_for or 0.0).paused
+
+    @property
+    def paused_for(self) -> float:
+        """The seconds until that pause ends everywhere."""
+        return max(one.paused_for or 0.0 for one in self.nodes)
+
+    @property
+    def without_pause(self) -> list[str]:
+        """The nodes that answer and do not have that pause as their longest one."""
+        return [one.url for one in self.nodes if one.is_reachable and one.paused != self.paused]
+
+    @property
+    def versions(self) -> list[str]:
+        """The servers and versions among the nodes."""
+        return sorted({f"{one.server} {one.version}" for one in self.nodes if one.version})
 
 
 def report_nodes(

@@ -1,5 +1,5 @@
 """
-Reports of what happens to locks in this process: for metrics, logs and traces.
+Reports of what happens to locks in this process, for metrics, logs and traces, and notes of them.
 
 Each event is one frozen details object. Without a receiver an event costs one truth test.
 """
@@ -19,7 +19,7 @@ from celery_redlock.errors import LossReason
 
 _logger = event_logger(__name__)
 
-#: Most notes that are kept: the note of a lease dropped without a release is never taken.
+#: Most `LeaseNotes` that are kept: the note of a lease dropped without a release is never taken.
 MOST_LEASES = 10_000
 
 Note = TypeVar("Note")

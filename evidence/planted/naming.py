@@ -85,7 +85,7 @@ NAMING = (
         "doctor takes a promoted master's quarantine for too long",
         FOUND,
         (
-            "admin/diagnosis.py::NodeFacts.quarantine",
+            "admin/node_report.py::NodeFacts.quarantine",
             "self.settings.max_ttl + self.takeover",
             "self.settings.max_ttl",
         ),
