@@ -38,6 +38,10 @@ LISTENS_FROM = 0.1
 #: own.
 _LISTENING_PAUSE = 1.0
 
+#: Seconds between the decisions of a call that listens: the reason why it waits may end meanwhile,
+#: and to see this takes no attempt.
+_DECIDES_EVERY = 0.05
+
 #: Seconds for which nodes keep a wait queue, counted anew from each attempt.
 _KEEP = 3600.0
 
@@ -66,8 +70,8 @@ class RetryOptions:
         waiter: the waiter of its attempts; None: a new one, which ends with the call.
         registers_as: called before the attempt that registers the caller; returns the waiter of
             that attempt, or None to make none.
-        decide: called once after each attempt that others refused; returns the next step. None:
-            the call waits.
+        decide: called after each attempt that others refused, and every 0.05 s while the call
+            listens; returns the next step. None: the call waits.
     """
 
     seconds: float
@@ -200,12 +204,17 @@ class _Call:
                 if not (yield from self._is_refused_again()):
                     continue
             until = self._until(pause)
-            while (yield until):
-                if not (yield from self._is_refused_again()):
+            while After.WAIT in self._after:
+                is_woken = yield self._next_decision(until)
+                if is_woken:
+                    if not (yield from self._is_refused_again()):
+                        break
+                elif self._transport.now() < until:
+                    self._decide()
+                else:
+                    pauses.before_attempt()
+                    self._note((yield self._next_params()))
                     break
-            else:
-                pauses.before_attempt()
-                self._note((yield self._next_params()))
 
     def _forget(self) -> None:
         if self._keep_ms:
@@ -215,8 +224,12 @@ class _Call:
         self._attempt = attempt
         self._made += 1
         self._after = After.END if attempt.is_granted else After.WAIT
-        if self._options.decide is not None and attempt.is_refused:
-            self._after = self._options.decide(refusal_of(attempt))
+        if attempt.is_refused:
+            self._decide()
+
+    def _decide(self) -> None:
+        if self._options.decide is not None:
+            self._after = self._options.decide(refusal_of(self._attempt))
 
     def _is_refused_again(self) -> Generator[Step, Any, bool]:
         """Try once because of a wake-up; return whether the pause continues."""
@@ -250,6 +263,11 @@ class _Call:
             return False
         # A call whose turn is near tries again before it could listen.
         return self._attempt.is_refused and not 0 < self._attempt.turn_in < LISTENS_FROM
+
+    def _next_decision(self, until: float) -> float:
+        if self._listener is None or self._options.decide is None:
+            return until
+        return min(until, self._transport.now() + _DECIDES_EVERY)
 
     def _until(self, seconds: float) -> float:
         """Return the end of a pause for which the policy asks for these seconds."""

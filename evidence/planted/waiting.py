@@ -169,6 +169,15 @@ WAITING = (
         ),
     ),
     fault(
+        "a call that listens decides after its attempts only",
+        tested("test_a_call_that_listens_ends_without_an_attempt_once_waiting_cannot_help"),
+        (
+            "core/waiting.py::_Call._next_decision",
+            "min(until, self._transport.now() + _DECIDES_EVERY)",
+            "until",
+        ),
+    ),
+    fault(
         "nodes are asked to forget a waiter that none of them remembers",
         tested("test_each_node_gets_two_commands_of_a_run_that_need_not_wait"),
         (

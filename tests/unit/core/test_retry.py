@@ -22,9 +22,11 @@ from celery_redlock.core.settings import (
 )
 from celery_redlock.core.waiting import (
     SPLIT_BUDGET,
+    After,
     Listen,
     RetryOptions,
     Step,
+    Steps,
     in_thread,
     retries,
 )
@@ -172,23 +174,47 @@ class RecordedTime(VirtualTime):
         self.forgotten.append(str(command.args[3]))
 
 
-def test_nodes_forget_a_call_whose_time_ends_during_an_attempt() -> None:
-    time, asked = RecordedTime(), list[Waiter]()
-    options = RetryOptions(seconds=1.0, policy=wait_fixed(0.068))  # the tenth attempt is at 0.98 s
-    steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
+def drive(steps: Steps, time: VirtualTime, *, is_live: bool, takes: float) -> list[Waiter]:
+    """Carry the steps out; others refuse each attempt. Return the waiters of the attempts."""
+    asked: list[Waiter] = []
     replies: dict[type, Callable[[Any], object]] = {
         AcquireParams: lambda params: asked.append(params.waiter) or attempt(HELD),
-        Listen: lambda _: SimpleNamespace(is_live=False),
+        Listen: lambda _: SimpleNamespace(is_live=is_live),
         float: lambda until: time.sleep(max(0.0, until - time.now())),
     }
     step = next(steps)
     with contextlib.suppress(StopIteration):
         while True:
             reply = replies[type(step)](step)
-            time.sleep(0.03 if isinstance(step, AcquireParams) else 0.0)
+            time.sleep(takes if isinstance(step, AcquireParams) else 0.0)
             step = steps.send(reply)
+    return asked
+
+
+def test_nodes_forget_a_call_whose_time_ends_during_an_attempt() -> None:
+    time = RecordedTime()
+    options = RetryOptions(seconds=1.0, policy=wait_fixed(0.068))  # the tenth attempt is at 0.98 s
+    steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
+    asked = drive(steps, time, is_live=False, takes=0.03)
     assert (asked[0].keep_ms, asked[-1].keep_ms) == (1000, 20)
     assert time.forgotten == [asked[0].name]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 5.0])
+def test_a_call_that_listens_ends_without_an_attempt_once_waiting_cannot_help(
+    seconds: float,
+) -> None:
+    time = RecordedTime()
+    begun = time.now()
+    options = RetryOptions(
+        seconds=seconds,
+        policy=DEFAULT_POLICY,
+        decide=lambda _: After.WAIT if time.now() - begun < 0.1 else After.END,
+    )
+    steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
+    asked = drive(steps, time, is_live=True, takes=0.0)
+    assert len(asked) == 1  # when it began to listen
+    assert time.now() - begun < 0.16
 
 
 def test_an_error_in_an_attempt_ends_the_waiting(redlock: Redlock) -> None:
