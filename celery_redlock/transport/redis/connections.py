@@ -132,7 +132,7 @@ class Connections:
         """Begin to connect to nodes with deferred releases; return those that are connected."""
         fresh = self.take_connected()
         for index, health in enumerate(self._nodes.health):
-            if not health.has_deferred:
+            if not health.deferred:
                 continue
             if self.by_node[index] is not None:
                 fresh.append(index)

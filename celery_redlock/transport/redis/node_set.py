@@ -100,7 +100,7 @@ class NodeSet:
 
     def has_deferred(self) -> bool:
         """Return whether releases are deferred."""
-        return any(health.has_deferred for health in self.health)
+        return any(health.deferred for health in self.health)
 
     def duplicate_server_problem(self, index: int, run_id: str | None) -> str:
         """Return why a node may not vote: it has the run id of another node. Empty if it may."""
@@ -133,6 +133,7 @@ class NodeHealth:
 
     Attributes:
         name: display name.
+        deferred: the releases that wait until it is connected.
         deferred_at: when a release was deferred last, on the transport's clock.
         reason: why it failed last, None while it works.
         lasting: whether that is a wrong setting, which no waiting repairs.
@@ -149,7 +150,7 @@ class NodeHealth:
         self._failures = 0
         self._backoff_until = 0.0
         self._quiet_until = -math.inf
-        self._deferred: deque[DeferredRelease] = deque(maxlen=_MAX_DEFERRED)
+        self.deferred: deque[DeferredRelease] = deque(maxlen=_MAX_DEFERRED)
         self.deferred_at = -math.inf
 
     def record_failure(self, reason: str, now: float, *, lasting: bool = False) -> None:
@@ -209,12 +210,7 @@ class NodeHealth:
     def defer(self, command: Command, receiver: VoteReceiver | None = None) -> None:
         """Keep a release until the node is connected, but only the newest thousand."""
         self.deferred_at = clock.now()
-        self._deferred.append((command, receiver))
-
-    @property
-    def has_deferred(self) -> bool:
-        """Whether releases are deferred."""
-        return bool(self._deferred)
+        self.deferred.append((command, receiver))
 
     def take_deferred(self) -> list[DeferredRelease]:
         """Remove and return the deferred releases."""
@@ -222,7 +218,7 @@ class NodeHealth:
         # Several channels may do this at once, so a check for emptiness would prove nothing.
         with contextlib.suppress(IndexError):
             while True:
-                deferred.append(self._deferred.popleft())
+                deferred.append(self.deferred.popleft())
         return deferred
 
 
