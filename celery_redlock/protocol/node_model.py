@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self, assert_never
+from typing import Self
 
 from celery_redlock.protocol.commands import (
     Command,
@@ -274,33 +274,18 @@ class ModelNode:
 
     def run(self, command: Command, now_us: int) -> Vote:
         """Execute a command at one instant of the node's clock and return the vote."""
-        script = command.script
-        if script is Script.ACQUIRE:
-            return self._acquire(command, now_us)
-        if script is Script.RAISE:
-            return self._raise(command, now_us)
-        if script is Script.ENQUEUE:
-            return self._enqueue(command, now_us)
-        if script is Script.PAUSE:
-            return self._pause(command, now_us)
-        if script is Script.WRITE_REGISTER:
-            return self._register(command).write(command)
-        if script is Script.READ_REGISTER:
-            return self._register(command).read(command)
-        if script is Script.EXTEND and len(several := split_extension(command)) > 1:
-            return LeaseVotes(tuple(self.run(one, now_us) for one in several))
+        return _EFFECTS[command.script](self, command, now_us)
+
+    def _owners(self, command: Command, now_us: int) -> tuple[Owners, tuple[str, ...]]:
+        """Return the keys of a command, each with its owner, and their fence counters."""
         count = len(command.keys) // 2
-        keys, fences = command.keys[:count], command.keys[count:]
-        owners = [(key, self.owner(key, now_us)) for key in keys]
-        if script is Script.INSPECT:
-            return self._inspect(owners, fences, now_us)
-        if script is Script.EXTEND:
-            return self._extend(command, owners, fences, now_us)
-        if script is Script.HEAL:
-            return self._heal(command, owners, fences, now_us)
-        if script is Script.RELEASE:
-            return self._release(command, fences, now_us)
-        assert_never(script)
+        return [(key, self.owner(key, now_us)) for key in command.keys[:count]], command.keys[
+            count:
+        ]
+
+    def _expires_in(self, key: str, now_us: int) -> float:
+        """Return for how many more seconds a key is held."""
+        return (self.keys[key].expires_at - now_us // 1000) / 1000
 
     def _quarantined(self, quarantine_ms: int, now_us: int) -> Quarantined | None:
         if quarantine_ms <= 0:
@@ -334,7 +319,7 @@ class ModelNode:
             paused = self._paused_for(key, now_us) if has_pauses else None
             if paused is not None:
                 places = range(place, place + (limit.slots or 1))
-                held += [KeyHolder(at, PAUSED, paused / 1000) for at in places]
+                held += [KeyHolder(at, PAUSED, paused) for at in places]
                 refused += [pause_of(key)] if limit.period_ms else [key, pause_of(key)]
                 place += len(places)
                 continue
@@ -404,7 +389,7 @@ class ModelNode:
         others = []
         for slot, owner in owners.items():
             if owner is not None:
-                others.append((owner, (self.keys[slot].expires_at - now_us // 1000) / 1000))
+                others.append((owner, self._expires_in(slot, now_us)))
             elif first is not None:
                 others.append((GOES_FIRST + first[0], first[1] / 1000))
         return None, others
@@ -447,12 +432,11 @@ class ModelNode:
             self.keys[longest] = StoredKey(pause, until)
         return ACKNOWLEDGED
 
-    def _paused_for(self, key: str, now_us: int) -> int | None:
-        """Return for how many more ms a key is paused; None if it is not."""
+    def _paused_for(self, key: str, now_us: int) -> float | None:
+        """Return for how many more seconds a key is paused; None if it is not."""
         pause = pause_of(key)
-        if not pause or self.owner(pause, now_us) is None:
-            return None
-        return int(self.keys[pause].expires_at - now_us // 1000)
+        is_paused = pause and self.owner(pause, now_us) is not None
+        return self._expires_in(pause, now_us) if is_paused else None
 
     def _wait_queue(self, key: str, now_us: int) -> WaitQueue:
         queue = self.waiting.get(key)
@@ -475,21 +459,18 @@ class ModelNode:
         owner, token, *more = command.args
         ttl_ms, quarantine_ms, *tail = more or (0, 0)
         count = len(command.keys) // 2
-        fences = command.keys[count : 2 * count]
+        pairs = zip(command.keys[:count], command.keys[count : 2 * count], strict=True)
         moved, given_back, counters = {}, [], []
-        for at, (key, fence) in enumerate(zip(command.keys[:count], fences, strict=True)):
+        for at, (key, fence) in enumerate(pairs):
             limit = _Limit(*map(int, tail[3 * at : 3 * at + 3]))
             slot = limit.in_order(key)[0]
             holder = self.owner(slot, now_us)
-            given_back += [
-                other
-                for other in limit.slots_of(key)
-                if other != slot and self.owner(other, now_us) == owner
-            ]
+            others = [other for other in limit.slots_of(key) if other != slot]
+            given_back += [other for other in others if self.owner(other, now_us) == owner]
             if holder != owner and (holder is not None or not limit.slots):
                 if not limit.period_ms:
                     return FOREIGN
-                return NotHeld(False, (self.keys[slot].expires_at - now_us // 1000) / 1000)
+                return NotHeld(False, self._expires_in(slot, now_us))
             if holder is None:
                 moved[slot] = limit.period_ms or int(ttl_ms)
             fence = _fence_of(fence, limit, slot)
@@ -510,9 +491,10 @@ class ModelNode:
         self._raise_counters(tuple(counters), int(token))
         return ACKNOWLEDGED
 
-    def _extend(
-        self, command: Command, owners: Owners, fences: tuple[str, ...], now_us: int
-    ) -> Vote:
+    def _extend(self, command: Command, now_us: int) -> Vote:
+        if len(several := split_extension(command)) > 1:
+            return LeaseVotes(tuple(self._extend(one, now_us) for one in several))
+        owners, fences = self._owners(command, now_us)
         owner, ttl, token, _ = command.args
         until = now_us // 1000 + int(ttl)
         for key, held_by in owners:
@@ -524,7 +506,8 @@ class ModelNode:
             return ACKNOWLEDGED
         return MISSING if all(held_by in (owner, None) for _, held_by in owners) else FOREIGN
 
-    def _heal(self, command: Command, owners: Owners, fences: tuple[str, ...], now_us: int) -> Vote:
+    def _heal(self, command: Command, now_us: int) -> Vote:
+        owners, fences = self._owners(command, now_us)
         owner, ttl, token = command.args
         if any(held_by not in (owner, None) for _, held_by in owners):
             return FOREIGN
@@ -534,9 +517,11 @@ class ModelNode:
         self._raise_counters(fences, int(token))
         return ACKNOWLEDGED
 
-    def _release(self, command: Command, fences: tuple[str, ...], now_us: int) -> Vote:
+    def _release(self, command: Command, now_us: int) -> Vote:
         owner, token, keep, *more = command.args
-        waiter, keys = str(more[0]) if more else "", command.keys[: len(fences)]
+        count = len(command.keys) // 2
+        keys, fences = command.keys[:count], command.keys[count:]
+        waiter = str(more[0]) if more else ""
         if command.forgets_a_waiter:
             for queue in filter(None, map(self.waiting.get, map(lock_of, keys))):
                 if queue.scores.get(waiter) == more[1]:
@@ -575,21 +560,32 @@ class ModelNode:
             self._raise_counters(fences, int(token))
         return ACKNOWLEDGED if ours == len(keys) else FOREIGN
 
-    def _inspect(self, owners: Owners, fences: tuple[str, ...], now_us: int) -> Vote:
-        return KeyStates(
-            tuple(
-                KeyState(
-                    owner,
-                    0.0 if owner is None else (self.keys[key].expires_at - now_us // 1000) / 1000,
-                    self.fences.get(fence, 0),
-                )
-                for (key, owner), fence in zip(owners, fences, strict=True)
-            )
-        )
+    def _inspect(self, command: Command, now_us: int) -> Vote:
+        states = []
+        for (key, owner), fence in zip(*self._owners(command, now_us), strict=True):
+            expires_in = 0.0 if owner is None else self._expires_in(key, now_us)
+            states.append(KeyState(owner, expires_in, self.fences.get(fence, 0)))
+        return KeyStates(tuple(states))
 
-    def _register(self, command: Command) -> StoredRegister:
-        return self.registers.setdefault(command.keys[0], StoredRegister())
+    def _register(self, command: Command, now_us: int) -> Vote:
+        register = self.registers.setdefault(command.keys[0], StoredRegister())
+        writes = command.script is Script.WRITE_REGISTER
+        return register.write(command) if writes else register.read(command)
 
     def _raise_counters(self, fences: tuple[str, ...], token: int) -> None:
         for fence in fences:
             self.fences[fence] = max(self.fences.get(fence, 0), token)
+
+
+_EFFECTS: dict[Script, Callable[[ModelNode, Command, int], Vote]] = {
+    Script.ACQUIRE: ModelNode._acquire,
+    Script.RAISE: ModelNode._raise,
+    Script.EXTEND: ModelNode._extend,
+    Script.HEAL: ModelNode._heal,
+    Script.RELEASE: ModelNode._release,
+    Script.INSPECT: ModelNode._inspect,
+    Script.ENQUEUE: ModelNode._enqueue,
+    Script.PAUSE: ModelNode._pause,
+    Script.WRITE_REGISTER: ModelNode._register,
+    Script.READ_REGISTER: ModelNode._register,
+}

@@ -97,7 +97,7 @@ FENCING = (
             "                if not limit.period_ms:\n"
             "                    return FOREIGN\n"
             "                return NotHeld("
-            "False, (self.keys[slot].expires_at - now_us // 1000) / 1000)\n"
+            "False, self._expires_in(slot, now_us))\n"
             "            if holder is None:",
             "if holder is None and limit.slots:",
         ),

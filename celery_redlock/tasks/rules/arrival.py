@@ -520,11 +520,9 @@ def how_to_wait(waiting: Waiting) -> Action:
 
 
 #: After these steps the message needs its lock later, or the rules decide anew.
-_STILL_NEEDS_IT = frozenset(
-    {
-        *(Action.WAIT, Action.REQUEUE_COPY, Need.POLICY, Action.RETAKE),
-        *(Action.REQUEST_STOP, Action.OVERTAKE),
-    }
+_STILL_NEEDS_IT = (
+    *(Action.WAIT, Action.REQUEUE_COPY, Need.POLICY, Action.RETAKE),
+    *(Action.REQUEST_STOP, Action.OVERTAKE),
 )
 
 FINAL: tuple[Row[Contention, bool], ...] = (

@@ -30,6 +30,7 @@ from celery_redlock.core.waiting import After
 from celery_redlock.errors import LossReason, QuorumUnavailable
 from celery_redlock.protocol.commands import Waiter
 from celery_redlock.protocol.keys import Key
+from celery_redlock.protocol.timing import milliseconds
 from celery_redlock.tasks.border import RequestLike, TaskLike, state_of
 from celery_redlock.tasks.interrupt.body import Body
 from celery_redlock.tasks.interrupt.interrupters import Interrupter
@@ -543,7 +544,7 @@ def release_plan(
         actions.update(dict.fromkeys(lock_request.keys, kept))
     elif keys is Keys.KEEP_FOR_MINIMUM:
         # The owner value stays: others wait for the end of this time, as for that of a body.
-        kept = ReleaseAction(keep_ms=_milliseconds(minimum))
+        kept = ReleaseAction(keep_ms=_keep_ms(minimum))
         actions.update(dict.fromkeys(lock_request.keys, kept))
     return actions, {Keys.HAND_OVER: handover, Keys.GIVE_BACK: brought}.get(keys)
 
@@ -558,8 +559,8 @@ def failure_is_final(task: TaskLike) -> bool:
 
 def _as_over(lock_request: LockRequest, role: Role, seconds: float) -> ReleaseAction:
     owner = lock_request.client.new_owner_value(lock_request.label_as(role))
-    return ReleaseAction(keep_ms=_milliseconds(seconds), value=owner)
+    return ReleaseAction(keep_ms=_keep_ms(seconds), value=owner)
 
 
-def _milliseconds(seconds: float) -> int:
-    return max(1, round(seconds * 1000))
+def _keep_ms(seconds: float) -> int:
+    return max(1, milliseconds(seconds))  # a key that is kept for 0 ms is deleted
