@@ -34,13 +34,10 @@ SPLIT_BUDGET = 0.25
 #: Seconds for which a call must wait at least to listen: for less, a subscription does not pay.
 LISTENS_FROM = 0.1
 
-#: Seconds between the attempts of a call that a release would wake, unless it has a policy of its
-#: own.
-_LISTENING_PAUSE = 1.0
-
-#: Seconds between the decisions of a call that listens: the reason why it waits may end meanwhile,
-#: and to see this takes no attempt.
-_DECIDES_EVERY = 0.05
+#: Maximum seconds between the attempts of a call that a release would wake, unless it has a policy
+#: of its own; and of one that decides after each attempt: holders grow old meanwhile, so at first
+#: it pauses for as long as it has waited, but at least for these seconds.
+_LISTENING_PAUSE, _FIRST_PAUSE = 1.0, 0.05
 
 #: Seconds for which nodes keep a wait queue, counted anew from each attempt.
 _KEEP = 3600.0
@@ -70,8 +67,8 @@ class RetryOptions:
         waiter: the waiter of its attempts; None: a new one, which ends with the call.
         registers_as: called before the attempt that registers the caller; returns the waiter of
             that attempt, or None to make none.
-        decide: called after each attempt that others refused, and every 0.05 s while the call
-            listens; returns the next step. None: the call waits.
+        decide: called once after each attempt that others refused; returns the next step. None:
+            the call waits.
     """
 
     seconds: float
@@ -204,17 +201,12 @@ class _Call:
                 if not (yield from self._is_refused_again()):
                     continue
             until = self._until(pause)
-            while After.WAIT in self._after:
-                is_woken = yield self._next_decision(until)
-                if is_woken:
-                    if not (yield from self._is_refused_again()):
-                        break
-                elif self._transport.now() < until:
-                    self._decide()
-                else:
-                    pauses.before_attempt()
-                    self._note((yield self._next_params()))
+            while (yield until):
+                if not (yield from self._is_refused_again()):
                     break
+            else:
+                pauses.before_attempt()
+                self._note((yield self._next_params()))
 
     def _forget(self) -> None:
         if self._keep_ms:
@@ -224,12 +216,8 @@ class _Call:
         self._attempt = attempt
         self._made += 1
         self._after = After.END if attempt.is_granted else After.WAIT
-        if attempt.is_refused:
-            self._decide()
-
-    def _decide(self) -> None:
-        if self._options.decide is not None:
-            self._after = self._options.decide(refusal_of(self._attempt))
+        if self._options.decide is not None and attempt.is_refused:
+            self._after = self._options.decide(refusal_of(attempt))
 
     def _is_refused_again(self) -> Generator[Step, Any, bool]:
         """Try once because of a wake-up; return whether the pause continues."""
@@ -264,11 +252,6 @@ class _Call:
         # A call whose turn is near tries again before it could listen.
         return self._attempt.is_refused and not 0 < self._attempt.turn_in < LISTENS_FROM
 
-    def _next_decision(self, until: float) -> float:
-        if self._listener is None or self._options.decide is None:
-            return until
-        return min(until, self._transport.now() + _DECIDES_EVERY)
-
     def _until(self, seconds: float) -> float:
         """Return the end of a pause for which the policy asks for these seconds."""
         now = self._transport.now()
@@ -281,6 +264,8 @@ class _Call:
         listens = self._listener is not None and self._listener.is_live
         has_own_policy = self._options.policy is not DEFAULT_POLICY
         if listens and not has_own_policy and self._attempt.is_refused:
+            if self._options.decide is not None:
+                longest = min(longest, max(_FIRST_PAUSE, now - self._begun))
             seconds = max(seconds, longest)
         return now + seconds
 

@@ -169,12 +169,12 @@ WAITING = (
         ),
     ),
     fault(
-        "a call that listens decides after its attempts only",
-        tested("test_a_call_that_listens_ends_without_an_attempt_once_waiting_cannot_help"),
+        "a message keeps its process beside a body that has proved to be long",
+        tested("test_a_call_that_listens_ends_soon_once_waiting_cannot_help"),
         (
-            "core/waiting.py::_Call._next_decision",
-            "min(until, self._transport.now() + _DECIDES_EVERY)",
-            "until",
+            "core/waiting.py::_Call._until",
+            "min(longest, max(_FIRST_PAUSE, now - self._begun))",
+            "longest",
         ),
     ),
     fault(

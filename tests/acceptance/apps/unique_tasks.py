@@ -226,5 +226,6 @@ def declare(app: Celery) -> None:
     app.task(_act, name="unique.reject.late", lock_on_conflict="reject", **options, **late)
     options = {"base": RedlockTask, "bind": True, "shared": False, "lock_key": "{key}"}
     for mode in ("until_executing", "until_and_while_executing"):
-        options |= {"lock_mode": mode, "lock_debounce": DEBOUNCE}
+        # A worker that is killed after its acknowledgement takes the end of a call with it.
+        options |= {"lock_mode": mode, "lock_debounce": DEBOUNCE, **late}
         app.task(_ran, name=f"unique.debounced.{mode}", **options)

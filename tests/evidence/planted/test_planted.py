@@ -23,7 +23,7 @@ def why_stale(fault: Fault) -> str:
             if text == shipped().sources[path]:
                 return f"changes nothing in {path}"
             if path.endswith(".py"):
-                ast.parse(text)
+                compile(text, path, "exec", dont_inherit=True)
     except (StaleEditError, SyntaxError) as error:
         return str(error)
     return ""

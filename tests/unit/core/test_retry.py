@@ -201,20 +201,26 @@ def test_nodes_forget_a_call_whose_time_ends_during_an_attempt() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.3, 5.0])
-def test_a_call_that_listens_ends_without_an_attempt_once_waiting_cannot_help(
-    seconds: float,
-) -> None:
+def test_a_call_that_listens_ends_soon_once_waiting_cannot_help(seconds: float) -> None:
     time = RecordedTime()
     begun = time.now()
     options = RetryOptions(
         seconds=seconds,
         policy=DEFAULT_POLICY,
-        decide=lambda _: After.WAIT if time.now() - begun < 0.1 else After.END,
+        decide=lambda _: After.WAIT if time.now() - begun < 0.09 else After.END,
     )
     steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
+    drive(steps, time, is_live=True, takes=0.0)
+    assert time.now() - begun == pytest.approx(0.1)
+
+
+def test_a_call_that_listens_and_decides_pauses_for_as_long_as_it_has_waited() -> None:
+    time = RecordedTime()
+    options = RetryOptions(seconds=5.0, policy=DEFAULT_POLICY, decide=lambda _: After.WAIT)
+    steps = retries(time, options, attempt(HELD))  # type: ignore[arg-type]
     asked = drive(steps, time, is_live=True, takes=0.0)
-    assert len(asked) == 1  # when it began to listen
-    assert time.now() - begun < 0.16
+    left = [waiter.keep_ms for waiter in asked]
+    assert left == [5000, 4950, 4900, 4800, 4600, 4200, 3400, 2400, 1400, 400, 0]
 
 
 def test_an_error_in_an_attempt_ends_the_waiting(redlock: Redlock) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redlock.protocol.commands import read_reply
+from celery_redlock.protocol import node_model
+from celery_redlock.protocol.commands import Script, read_reply
 from celery_redlock.protocol.timing import MAX_TOKEN
 from celery_redlock.protocol.votes import (
     Acknowledged,
@@ -125,3 +126,7 @@ def test_a_field_that_is_damaged_is_named() -> None:
     assert isinstance(vote, Failed)
     assert "field 'b' of its register" in vote.reason
     assert "b'nonsense'" in vote.reason
+
+
+def test_a_modelled_node_has_an_effect_for_each_script() -> None:
+    assert set(node_model._EFFECTS) == set(Script)
