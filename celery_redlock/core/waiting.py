@@ -34,10 +34,13 @@ SPLIT_BUDGET = 0.25
 #: Seconds for which a call must wait at least to listen: for less, a subscription does not pay.
 LISTENS_FROM = 0.1
 
-#: Maximum seconds between the attempts of a call that a release would wake, unless it has a policy
-#: of its own; and of one that decides after each attempt: holders grow old meanwhile, so at first
-#: it pauses for as long as it has waited, but at least for these seconds.
-_LISTENING_PAUSE, _FIRST_PAUSE = 1.0, 0.05
+#: Seconds between the attempts of a call that a release would wake, unless it has a policy of its
+#: own.
+_LISTENING_PAUSE = 1.0
+
+#: Shortest such pause of a call that decides after each attempt, by the age of the holder among
+#: others: it pauses for as long as it has waited, between this and `_LISTENING_PAUSE`.
+_FIRST_PAUSE = 0.05
 
 #: Seconds for which nodes keep a wait queue, counted anew from each attempt.
 _KEEP = 3600.0

@@ -170,6 +170,12 @@ class _Limit:
         return slots[self.begin :] + slots[: self.begin]
 
 
+def _keys_and_fences(command: Command) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the lock keys of a command, and their fence counters; a guard record may follow."""
+    count = len(command.keys) // 2
+    return command.keys[:count], command.keys[count : 2 * count]
+
+
 def _fence_of(fence: str, limit: _Limit, slot: str) -> str:
     return fence_key(slot) if limit.slots else fence
 
@@ -278,10 +284,8 @@ class ModelNode:
 
     def _owners(self, command: Command, now_us: int) -> tuple[Owners, tuple[str, ...]]:
         """Return the keys of a command, each with its owner, and their fence counters."""
-        count = len(command.keys) // 2
-        return [(key, self.owner(key, now_us)) for key in command.keys[:count]], command.keys[
-            count:
-        ]
+        keys, fences = _keys_and_fences(command)
+        return [(key, self.owner(key, now_us)) for key in keys], fences
 
     def _expires_in(self, key: str, now_us: int) -> float:
         """Return for how many more seconds a key is held."""
@@ -458,10 +462,8 @@ class ModelNode:
     def _raise(self, command: Command, now_us: int) -> Vote:
         owner, token, *more = command.args
         ttl_ms, quarantine_ms, *tail = more or (0, 0)
-        count = len(command.keys) // 2
-        pairs = zip(command.keys[:count], command.keys[count : 2 * count], strict=True)
         moved, given_back, counters = {}, [], []
-        for at, (key, fence) in enumerate(pairs):
+        for at, (key, fence) in enumerate(zip(*_keys_and_fences(command), strict=True)):
             limit = _Limit(*map(int, tail[3 * at : 3 * at + 3]))
             slot = limit.in_order(key)[0]
             holder = self.owner(slot, now_us)
@@ -519,8 +521,7 @@ class ModelNode:
 
     def _release(self, command: Command, now_us: int) -> Vote:
         owner, token, keep, *more = command.args
-        count = len(command.keys) // 2
-        keys, fences = command.keys[:count], command.keys[count:]
+        keys, fences = _keys_and_fences(command)
         waiter = str(more[0]) if more else ""
         if command.forgets_a_waiter:
             for queue in filter(None, map(self.waiting.get, map(lock_of, keys))):
@@ -567,10 +568,8 @@ class ModelNode:
             states.append(KeyState(owner, expires_in, self.fences.get(fence, 0)))
         return KeyStates(tuple(states))
 
-    def _register(self, command: Command, now_us: int) -> Vote:
-        register = self.registers.setdefault(command.keys[0], StoredRegister())
-        writes = command.script is Script.WRITE_REGISTER
-        return register.write(command) if writes else register.read(command)
+    def _register(self, command: Command) -> StoredRegister:
+        return self.registers.setdefault(command.keys[0], StoredRegister())
 
     def _raise_counters(self, fences: tuple[str, ...], token: int) -> None:
         for fence in fences:
@@ -586,6 +585,6 @@ _EFFECTS: dict[Script, Callable[[ModelNode, Command, int], Vote]] = {
     Script.INSPECT: ModelNode._inspect,
     Script.ENQUEUE: ModelNode._enqueue,
     Script.PAUSE: ModelNode._pause,
-    Script.WRITE_REGISTER: ModelNode._register,
-    Script.READ_REGISTER: ModelNode._register,
+    Script.WRITE_REGISTER: lambda node, command, _: node._register(command).write(command),
+    Script.READ_REGISTER: lambda node, command, _: node._register(command).read(command),
 }
