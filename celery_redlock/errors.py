@@ -58,10 +58,10 @@ class ConfigurationError(RedlockError):
 
 class LockKeyError(RedlockError):
     """
-    The task's arguments and template do not make a usable lock key.
+    A lock key is invalid, or cannot be made from a task's arguments.
 
-    The message names the part of the template that is missing or None. The body has not run; in a
-    mode that takes the lock at publish, nothing was sent.
+    The message names the key or the argument to correct. The body has not run. In a mode that
+    acquires the lock at publish, nothing was sent, unless something depends on the call.
     """
 
 

@@ -79,10 +79,10 @@ BROKER: tuple[Check[BrokerFacts], ...] = (
         when=lambda f: f.unacknowledged > 0,
         text=lambda f: (
             f"Messages that workers have but have not acknowledged, and that are in no queue: "
-            f"{f.unacknowledged}. They run, or wait in their worker, or it was killed. The broker "
-            "delivers the messages of a killed worker again, the oldest in "
-            f"{readable(f.delivers_again_in)} s, and they run then. Until then their locks are not "
-            "leftovers: give `release` the option --revoke, so that they do not run as well."
+            f"{f.unacknowledged}. Each runs, waits in its worker, or was in a worker that was "
+            "killed. The broker delivers those of a killed worker again, the oldest in "
+            f"{readable(f.delivers_again_in)} s, and they run then. To free their locks earlier, "
+            "use `release --revoke`; without --revoke they run as well as calls sent again."
         ),
     ),
     _not_longer_than(

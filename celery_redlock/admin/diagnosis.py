@@ -316,9 +316,9 @@ GROUP: tuple[Check[NodeFacts], ...] = (
         severity=Severity.WARNING,
         when=lambda f: f.sentinels.named < _FEWEST_SENTINELS,
         text=lambda f: (
-            f"The URL names {_count(f.sentinels.named, 'Sentinel')}. No lock is granted when a "
-            "majority of the named does not answer, and a former master may be named while they "
-            "are cut off. Run three Sentinels or more, and name all of them."
+            f"The URL names {_count(f.sentinels.named, 'Sentinel')}. The node votes only while a "
+            "majority of them answers, and Sentinels that are cut off may name a former master. "
+            "Run three Sentinels or more, and name all of them."
         ),
     ),
     Check(
@@ -336,9 +336,9 @@ GROUP: tuple[Check[NodeFacts], ...] = (
         severity=Severity.WARNING,
         when=lambda f: not f.sentinels.agree,
         text=lambda _: (
-            "Its Sentinels do not all name the same master, or some take it for dead. That passes "
-            "with a failover; if it stays, a Sentinel is cut off from the others, or from the "
-            "master."
+            "Its Sentinels do not all name the same master, or some consider it down. That is "
+            "normal during a failover. If it lasts, a Sentinel is cut off from the others or from "
+            "the master: repair its network."
         ),
     ),
     Check(
@@ -346,9 +346,9 @@ GROUP: tuple[Check[NodeFacts], ...] = (
         severity=Severity.WARNING,
         when=lambda f: f.sentinels.known > f.sentinels.named,
         text=lambda f: (
-            f"Its Sentinels know {f.sentinels.known} of them, and the URL names "
-            f"{f.sentinels.named}: a majority of the named may not know of a failover. Name all of "
-            "them in every process. SENTINEL RESET on each makes it forget those that are gone."
+            f"Its Sentinels know of {f.sentinels.known} Sentinels, and the URL names "
+            f"{f.sentinels.named}, a majority of which may not know of a failover. Name all of "
+            "them in every process. If some are gone, send SENTINEL RESET to each of the others."
         ),
     ),
     Check(
@@ -406,8 +406,8 @@ SET: tuple[Check[SetFacts], ...] = (
         severity=Severity.ERROR,
         when=lambda s: s.voters < s.needed,
         text=lambda s: (
-            f"{s.voters} of {len(s.nodes)} nodes are fit to vote, and a quorum is {s.needed}: no "
-            "lock is certain to be granted. Repair the nodes above."
+            f"{s.voters} of {len(s.nodes)} nodes are fit to vote, and a quorum is {s.needed}: "
+            "locks may not be granted. Repair the others, or wait until their quarantine has ended."
         ),
     ),
     Check(
@@ -416,7 +416,7 @@ SET: tuple[Check[SetFacts], ...] = (
         when=lambda s: s.needed == s.voters < len(s.nodes),
         text=lambda s: (
             f"{s.voters} of {len(s.nodes)} nodes are fit to vote, exactly a quorum: none of them "
-            "may fail. Repair the nodes above."
+            "may fail. Repair the others, or wait until their quarantine has ended."
         ),
     ),
     Check(

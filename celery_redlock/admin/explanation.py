@@ -337,14 +337,14 @@ class _Meaning:
             yield self._case(names[state.stage], call.courses(state))
         if self.options.on_conflict == "stop" and self.has_plain_key:
             waits, newer = (Order.OLDER, Role.QUEUED), (Order.NEWER, Role.RUNNING)
-            yield self._case("while an older call waits for it", call.by_age(*waits))
-            yield self._case("while a newer call has it", call.by_age(*newer))
+            yield self._case("while an older call waits for the key", call.by_age(*waits))
+            yield self._case("while a newer call has the key", call.by_age(*newer))
         if any(key.slots != 1 or key.period for key in self.keys):
             courses = replace(call, is_limit=True).courses(taken)
             yield self._case("while all slots are taken", courses)
         if mode.at_publish and self.shared_with and self.has_plain_key:
             courses = replace(call, same_work=False).courses(taken)
-            yield self._case("while another task has it", courses)
+            yield self._case("while another task has the key", courses)
         if mode.at_publish:
             courses = replace(call, has_dependents=True).courses(taken)
             when = "meanwhile, with a task_id, link, chain, group or chord"

@@ -44,8 +44,8 @@ def release_lock(
 
     This releases the lock of the key, its slots if it has a limit, and the locks of messages in the
     queue, which acquire new ones when they are received. A holder finds out at its next extension,
-    and may write until then, beside a new holder; only a resource that checks fencing tokens
-    refuses its writes. A lease on several keys keeps the other keys until then.
+    and may write until it reacts, beside a new holder; only a resource that checks fencing tokens
+    refuses its writes. A lease on several keys keeps the other keys until that extension.
 
     Args:
         redlock: the client.

@@ -62,7 +62,7 @@ ACTIONS: Mapping[Enum, tuple[str, str]] = {
     Action.FAIL: ("fails", "A worker fails it without its body, with {error}."),
     Action.FAIL_NOT_REJECTED: (
         "fails",
-        "A worker fails it without its body, with {error}: it cannot be rejected.",
+        "A worker fails it without its body, with {error}: a rejection needs acks_late.",
     ),
     Action.FAIL_AS_DUPLICATE: ("fails", "A worker fails it without its body, with DuplicateTask."),
     Action.GIVE_UP: ("fails", "It fails without its body, with LockNotAcquired."),

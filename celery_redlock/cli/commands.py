@@ -264,9 +264,9 @@ def release(
 
     After a purge the locks of the purged messages would refuse further calls for lock_queue_ttl:
     `release --task NAME` frees them. A message that the broker still has, in a queue or for a
-    worker that was killed, runs nevertheless; with --revoke it does not. A running holder is not
-    stopped. It learns of the loss at its next extension, and may write until then; only a resource
-    that checks fencing tokens refuses its writes.
+    worker that was killed, runs nevertheless; with --revoke it does not. A running holder
+    learns of the loss at its next extension, and may write until it reacts; only a resource that
+    checks fencing tokens refuses its writes.
     """
     if (key is None) == (task is None):
         raise click.UsageError("give either a key or --task NAME.")

@@ -70,7 +70,7 @@ def print_locks(
     if as_json:
         print("\n]}" if count else f'{{"{name}": []}}')
     elif not count:
-        click.echo(NOTHING)
+        click.echo("No lock was released." if name == "released" else NOTHING)
     return 0 if count else 1
 
 

@@ -106,12 +106,11 @@ def release_key(
         released = release_lock(
             client, key, rates=rates, revoke=revoke, task_id=task_id, only=only, names=names
         )
-        if (
-            not released
-            and not rates
-            and any(entry.is_rate for entry in show_lock(client, key, names=names))
-        ):
+        left = () if released else show_lock(client, key, names=names)
+        if not rates and any(entry.is_rate for entry in left):
             click.echo("A rate has counted the key: --rates forgets that.", err=True)
+        if any(entry.is_pause for entry in left):
+            click.echo("The key is paused: celery-redlock resume ends the pause.", err=True)
         return _print_released(lambda _: released, as_json=as_json)
 
 

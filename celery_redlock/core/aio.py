@@ -60,8 +60,8 @@ class AsyncLease(LeaseFacts):
     """
     A lock that a quorum of nodes has granted to a coroutine: a `Lease`, for an event loop.
 
-    Guarantee and limit are those of `Lease`. An event loop that is blocked past the lease is like a
-    paused process, although the watchdog, which has a thread of its own, still extends the lease.
+    Guarantee and limit are those of `Lease`. While the event loop is blocked, the watchdog's thread
+    still extends a watched lease, but a coroutine learns of its loss only when the loop runs again.
 
     Attributes:
         lease: the lease itself, whose methods block.

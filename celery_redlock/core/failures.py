@@ -224,8 +224,8 @@ def _in_words(refused: Refusal, after: str) -> str:
         return f"Lock {name} is held by {by} {_for_how_long(expires_in, after)}"
     if key.is_rate:
         return (
-            f"Lock {name} has reached its rate of {key.slots} per period; the next slot is free in "
-            f"{readable(expires_in)} s; not acquired{after}. Wait longer, or try again then."
+            f"Lock {name} has reached its rate; the next slot is free in {readable(expires_in)} s; "
+            f"not acquired{after}. Wait longer (wait, lock_wait), or try again then."
         )
     return (
         f"Lock {name} has reached its limit of {key.slots}; one slot is held by {by} "
@@ -241,7 +241,7 @@ def _for_how_long(expires_in: float, after: str) -> str:
         )
     return (
         f"for up to {readable(expires_in)} s more unless extended; not acquired{after}. Wait "
-        "longer, or try again later."
+        "longer (wait, lock_wait), or try again later."
     )
 
 

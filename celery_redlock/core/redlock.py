@@ -32,13 +32,15 @@ class Redlock:
 
     Guarantee: at most one holder of a key at a time while clocks drift within `drift_factor`,
     processes are not paused past their lease, and restarted nodes stay quarantined for `max_ttl`
-    (which they do on their own). Any minority of nodes may fail. The fencing tokens of successive
-    holders increase, whatever happens to clocks and processes. Limit: a holder that is paused past
-    its lease does not notice; only a resource that checks the token can refuse its write.
+    (see `guard`, which is off for one node). Any minority of nodes may fail. The fencing tokens of
+    successive holders increase, whatever happens to clocks and processes. Limit: a holder that is
+    paused past its lease does not notice; only a resource that checks the token can refuse its
+    write.
 
     Locks are not re-entrant: a block or a task that asks for a key that it holds itself, through
     any client of the same nodes, gets `LockContended` at once. A lease from `acquire` belongs to no
-    block: a thread that holds one and acquires its key again with `wait=None` waits without end.
+    block: a thread that holds one and acquires its key again with `wait=None` waits until that
+    lease has expired.
     Thread-safe, and fork-safe: a child opens its own connections. Connects when first used; once
     closed, it acquires nothing.
 
@@ -109,9 +111,10 @@ class Redlock:
         Arguments as for `acquire`, and:
 
         Args:
-            on_lost: called once with the lease if it is lost, in the watchdog's thread. It must not
-                block, because that thread extends all other leases. Under gevent and eventlet it
-                runs in a greenlet of its own, as soon as the current one yields, and may block.
+            on_lost: called once with the lease if it is lost. The block itself continues, so call
+                `lease.check()` before a write. It runs in the watchdog's thread, which extends all
+                other leases, and must not block; under gevent and eventlet it runs in a greenlet of
+                its own, as soon as the current one yields, and may block.
             max_hold: seconds after which the watchdog reports the lease as lost instead of
                 extending it; `math.inf` for no end.
 
@@ -166,8 +169,8 @@ class Redlock:
         """
         Return the holder of each slot of a key with a limit or a rate, and None for a free slot.
 
-        A key without a limit has one slot. If all slots are taken, the next one is free no later
-        than when the first of these holders expires.
+        A key without a limit has one slot. If all slots are taken, one is free by the time that
+        the first of these holders expires, unless its lease is extended.
 
         Raises:
             QuorumUnavailable: fewer nodes than a quorum replied.

@@ -76,7 +76,10 @@ def _advice(offered: int) -> str:
             "unless the lock was released by force. Give each slot a fence record of its own: "
             "slot_resource(name)."
         )
-    return "Another holder has acquired the lock meanwhile: stop, and let it work."
+    return (
+        "A newer holder has acquired the lock: discard this work. If there is none, the resource "
+        "is written under another key, too, or the nodes have lost their counters."
+    )
 
 
 def slot_resource(resource: str, slot: int | None = None) -> str:

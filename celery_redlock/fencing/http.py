@@ -134,7 +134,7 @@ def _missing() -> _Refusal:
     return _response(
         HTTPStatus.PRECONDITION_REQUIRED,
         "missing_fencing_token",
-        f"This resource is written under a lock. Send its fencing token as {FENCING_HEADER}.",
+        f"This resource is written under a lock. Send the lock's token in {FENCING_HEADER}.",
     )
 
 

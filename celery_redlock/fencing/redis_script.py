@@ -138,7 +138,7 @@ class FenceRecords:
     def _record_key(self, key: str, sent: bytes) -> str:
         if key.startswith((META_PREFIX, self.prefix + "{", self.prefix + "}")):
             raise InvalidResourceName(
-                f"{key!r:.80} is the name of a fence record, or of a lock's. Use another key."
+                f"{key!r:.80} is reserved for records of fences and locks. Use another key."
             )
         if _has_tag(key):
             return f"{self.prefix}}}{key}"

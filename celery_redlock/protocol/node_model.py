@@ -142,14 +142,13 @@ class StoredRegister:
         values: dict[str, VersionedValue] = {}
         truncated = set()
         size = 0
-        for name in map(str, names) if names else tuple(self.fields):
-            if name not in self.fields:
-                continue
-            more = len(str(self.fields[name]).encode())
+        asked = map(str, names) if names else self.fields
+        for name, value in [(name, self.fields[name]) for name in asked if name in self.fields]:
+            more = len(str(value).encode())
             if values and size + more > int(most):
                 truncated.add(name)
             else:
-                values[name] = self.fields[name]
+                values[name] = value
                 size += more
         return RegisterContents(self.token, values, frozenset(truncated))
 
@@ -246,12 +245,9 @@ class ModelNode:
 
     def lose_data(self) -> None:
         """Lose all data, as FLUSHALL or a start without persistence does."""
-        self.keys.clear()
-        self.fences.clear()
-        self.registers.clear()
-        self.waiting.clear()
-        self.guard = None
-        self.epoch = 0
+        for data in (self.keys, self.fences, self.registers, self.waiting):
+            data.clear()
+        self.guard, self.epoch = None, 0
 
     def lead(self, epoch: int, quarantine_ms: int, now_us: int) -> bool:
         """Begin the quarantine if the data knows no such promotion; return whether it votes."""
@@ -271,12 +267,10 @@ class ModelNode:
     def owner(self, key: str, now_us: int) -> str | None:
         """Return the owner of `key`; a key lives up to and including its last millisecond."""
         stored = self.keys.get(key)
-        if stored is None:
-            return None
-        if now_us // 1000 > stored.expires_at:
+        if stored is not None and now_us // 1000 > stored.expires_at:
             del self.keys[key]
             return None
-        return stored.owner
+        return stored.owner if stored is not None else None
 
     def run(self, command: Command, now_us: int) -> Vote:
         """Execute a command at one instant of the node's clock and return the vote."""
@@ -412,8 +406,7 @@ class ModelNode:
     def _enqueue(self, command: Command, now_us: int) -> Vote:
         keep_ms, *waiters = command.args
         for key, name, score in zip(command.keys, waiters[0::2], waiters[1::2], strict=True):
-            waiter = Waiter(str(name), int(score), int(keep_ms))
-            self._wait_queue(key, now_us).enter(waiter, now_us)
+            self._wait_queue(key, now_us).enter(Waiter(str(name), int(score), int(keep_ms)), now_us)
         return ACKNOWLEDGED
 
     def _pause(self, command: Command, now_us: int) -> Vote:

@@ -139,7 +139,9 @@ class TokenAccess(Access):
             if is_loopback(_host_of(request.headers)):
                 return None
             return PlainTextResponse(
-                "This page answers only at a loopback name such as localhost.", 421
+                "This page answers only at a loopback name such as localhost. To open it at "
+                "another name, start it with --token.",
+                421,
             )
         if request.scope["path"] == "/" and "token" in request.query_params:
             return self._greeting(request)

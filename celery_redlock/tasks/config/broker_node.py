@@ -217,6 +217,6 @@ def _name(transport: Any) -> str:
 
 def _refusal(reason: str, hint: str = "") -> ConfigurationError:
     return ConfigurationError(
-        f"redlock_nodes is not set and {reason}, so it cannot serve as the lock node. "
+        f"redlock_nodes is not set, and the broker cannot be the lock node: {reason}. "
         f"Set {EXAMPLE}. {hint}".rstrip()
     )

@@ -58,8 +58,7 @@ class LockOptions:
         key: Key of the lock: a template over the task's arguments such as
             `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
             task acquires all keys or none. `True`: the task's name and a digest of all arguments.
-            This is also the key of a task that does not set this option but sets one other than a
-            limit or a rate.
+            This is also the key of a task with other options, but without a limit or a rate.
             Tasks with the same key exclude each other, but a call of one task is never a duplicate
             of another task's call. A placeholder may read a part of an argument,
             `{order[customer][id]}` or `{order.id}`. A placeholder refuses `None`, unless it is
@@ -73,8 +72,8 @@ class LockOptions:
         rate: Maximum number of grants per period, in any window of that length; a body begins a
             moment after its grant. Write `"10/s"`, `"100/m"`, `"5/h"`, `"1/d"` or `"20/10s"`. A
             period of more than 128 starts is cut into equal parts: `"500/m"` is 125 in any 15
-            seconds. In the modes that acquire the lock at publish and hold it until the body
-            begins, the rate counts calls instead of starts. A message beyond the rate is requeued
+            seconds. In `until_executing`, `until_executed` and `until_expired`, the rate
+            counts calls instead of starts. A message beyond the rate is requeued
             until its turn; messages get their turns in the order in which they asked. Without a
             `lock_key`, the key is the task's name. A rate does not limit how many tasks run at
             once; combine it with `lock_limit`.
@@ -88,16 +87,16 @@ class LockOptions:
         ttl: TTL of the lock, from 0.2 s to `redlock_max_ttl`. The watchdog extends the lock while
             the body runs, so the TTL limits how long a crashed worker blocks the key, not how long
             a body may run.
-        queue_ttl: How long a lock that the publisher acquired waits for a worker, counted from the
-            message's `eta` or `countdown`. An earlier `expires` of the message ends it sooner.
+        queue_ttl: How long a lock that the publisher acquired waits for a worker, counted from when
+            the message is sent, or from its ETA. An earlier `expires` of the message ends it.
         window: How long the key stays taken in the mode `until_expired`, counted from when the task
             is due.
         dedupe_window: How long workers recognise a redelivery of a finished message.
         wait: How long a worker process retries before it applies `lock_on_conflict`; at most half
-            of the task's time limit. `None`: 0.5 s. A message that would then be requeued
-            waits for at most 0.3 s instead, and only while bodies are short and few others go
-            first. Otherwise it goes back to its queue, where it occupies no process until the
-            release wakes it.
+            of the task's time limit. `None`: 0.5 s. With `None`, a message that would be
+            requeued waits for at most 0.3 s, and only while bodies are short and few others go
+            first; otherwise it goes back to its queue at once, where it occupies no process until
+            the release wakes it.
         retry: Pause between the attempts of `lock_wait`: a tenacity wait, or a whole
             `tenacity.Retrying`. `None`: full jitter, 10 to 250 ms.
         on_conflict: Policy of a worker that finds the lock held by another task. `requeue`: send
@@ -131,8 +130,8 @@ class LockOptions:
         on_lost: Reaction to the loss of the lock while the body runs. `interrupt`: `LeaseLost` is
             raised in the body. `flag`: only `self.lease.is_valid` turns false. Or a function of
             task and lease that returns one of these.
-        max_hold: How long the watchdog extends the lock, so that a body that hangs does not hold
-            its key indefinitely.
+        max_hold: How long the watchdog extends the lock, because a body may hang. Then the lock is
+            lost, and `lock_on_lost` applies.
         at_least_for: Minimum time that the key stays taken, even if the body ends earlier; after
             a worker is killed, the key is free when `lock_ttl` has passed.
         starting_deadline: Skip a scheduled run that would start later than this after its due time,
@@ -386,7 +385,7 @@ def one_of(
         if isinstance(value, str) and value in names:
             return value
         takers = (option for option, theirs in (others or {}).items() if value in theirs)
-        hint = "".join(f", a choice of {option}" for option in takers)
+        hint = "".join(f", but {option} has it" for option in takers)
         choices = ", ".join(map(repr, names)) + (" or a function" if function else "")
         raise ConfigurationError(f"is not a choice here{hint}; use {choices}")
 

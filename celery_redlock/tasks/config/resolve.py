@@ -110,7 +110,7 @@ def _contradictions(
     if options.wait is not None and options.wait > options.give_up_after:
         yield (
             f"lock_wait={options.wait:g} is above lock_give_up_after={options.give_up_after:g}; "
-            "one attempt would take longer than all of them may; lower lock_wait"
+            "one wait must not exceed the limit on all waits; lower lock_wait"
         )
     if options.on_conflict == "reject" and options.mode_spec.waits_at_run and not acks_late:
         yield (
@@ -128,8 +128,8 @@ def _in_the_way_of_a_debounce(options: LockOptions) -> Iterator[str]:
     mode = options.mode_spec
     if not mode.at_publish or mode.held_in_body:
         yield (
-            "lock_debounce needs a key that the publisher acquires and that is free once the body "
-            f"begins, so that the next burst may begin, and not lock_mode={mode.name!r}; remove "
+            f"lock_debounce cannot have lock_mode={mode.name!r}: the publisher has to acquire the "
+            "key, and the key has to be free for the next burst once the body begins; remove "
             "lock_mode (the default is 'until_executing' here), or use "
             "'until_and_while_executing', whose bodies do not overlap"
         )

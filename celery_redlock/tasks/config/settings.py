@@ -82,11 +82,11 @@ class RedlockSettings:
         key_prefix: Prefix of every lock key on the nodes. If the broker is the node, the
             `global_keyprefix` of `broker_transport_options` precedes it.
         drift_factor: Clock drift to allow for, as a fraction of the TTL. If chrony may slew at its
-            default 100 000 ppm, use 0.1, or give chrony `maxslewrate 1000`.
+            default of 83 333 ppm, use 0.1, or give chrony `maxslewrate 1000`.
         node_timeout: How long a process waits for each reply of a node, including those while it
             connects (TCP, login, scripts); for a TLS handshake, three times as long. A node that
-            never replies delays a call by this time. A first connection on which each reply is
-            slow, or the TLS handshake never ends, delays it by up to four times as much.
+            never replies delays a call by this time. A first connection with slow replies, or
+            with a TLS handshake that never ends, delays it by up to four times as much.
         on_unusable_node: Reaction to a node that can never serve (wrong password, missing
             permission, cluster mode). `raise`: a worker or beat does not start, and the first
             publish of a process that takes a lock raises `ConfigurationError`. `warn`: processes
@@ -406,7 +406,7 @@ def _scheduler(value: Any) -> str | type:
 #: The check of each setting, which returns the value's normal form. The text of a
 #: `ConfigurationError` continues "setting redlock_guard=5 ...".
 CHECKS = checks_of(RedlockSettings)
-#: Checks whose messages are complete: the value is secret or nested, or the client checks it too.
+#: Checks whose messages are complete: the value is secret or nested, or the client words the error.
 #: They collect the mistakes that leave the rest of the value usable.
 SELF_DESCRIBING_CHECKS: dict[str, Callable[[Any, Mistakes], Any]] = {
     "nodes": _nodes,

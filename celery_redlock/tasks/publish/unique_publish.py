@@ -324,16 +324,16 @@ class UniquePublish:
             task=self.task.name,
             other_task_id=holder.task_id,
             role=holder.role,
-            error=error,
+            error=reason_of(error),
         )
         key = lock_key_of(error.key)
         emit(Event.DUPLICATE, self.task, holder.task_id, key=key, refused=refused)
         if not refused:
             return existing
         duplicate = DuplicateTask(
-            f"Task {self.task.name} was not sent: {holder.task_id} is {holder.role} already, "
-            f"since {holder.host}[{holder.pid}] acquired {key!r}. Its outcome is in .result; "
-            "lock_on_duplicate='existing' would return that instead of raising.",
+            f"Task {self.task.name} was not sent: {holder.task_id} is {holder.role} already; "
+            f"{holder.host}[{holder.pid}] acquired {key!r} for it. Its result is in this error's "
+            ".result; lock_on_duplicate='existing' would return it.",
             holder.task_id,
         )
         duplicate.result = existing
@@ -411,8 +411,8 @@ class UniquePublish:
         except LockNotAcquired as exc:
             logger.warning(
                 "replaced-message-may-run",
-                "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which may still run after "
-                "it: its dedupe marker could not be set. %(reason)s",
+                "Task %(task)s[%(task_id)s] replaces %(other_task_id)s, which may still run, "
+                "because its dedupe marker could not be set: %(reason)s",
                 task=self.task.name,
                 task_id=self.task_id,
                 other_task_id=older.task_id,

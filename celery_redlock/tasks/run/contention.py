@@ -161,7 +161,7 @@ def _wait_in_place(case: Case) -> bool | Case:
             task_id=case.task_id,
             limit=described("lock_give_up_after", lock_request.options.give_up_after),
             reason=reason_of(error),
-            advice=f". {WITHOUT_SERVER}" if isinstance(error, QuorumUnavailable) else "",
+            advice=f" {WITHOUT_SERVER}" if isinstance(error, QuorumUnavailable) else "",
         )
     longest = min(LONGEST_PAUSE_IN_PLACE, FIRST_PAUSE_IN_PLACE * 2.0 ** min(case.pauses, 16))
     time.sleep(min(remaining, random.uniform(0.0, longest)))  # noqa: S311  # spreads load only
@@ -301,10 +301,12 @@ def _reserve_next_run(case: Case) -> None:
     if holder is not None and not (renews or is_its_own):
         logger.info(
             "newer-call-asks-to-stop",
-            "Task %(task)s[%(task_id)s] %(request)s the older call %(other_task_id)s on %(host)s",
+            "Task %(task)s[%(task_id)s] %(request)s: %(other_task_id)s on %(host)s",
             task=case.task_name,
             task_id=case.task_id,
-            request="asks to stop" if holder.role is Role.RUNNING else "goes before",
+            request="asks the older call to stop"
+            if holder.role is Role.RUNNING
+            else "goes before the older call",
             other_task_id=holder.task_id,
             host=holder.host,
         )
@@ -452,8 +454,8 @@ def _fail_as_duplicate(case: Case) -> NoReturn:
     )
     emit(Event.DUPLICATE, task, existing, key=key, refused=True)
     duplicate = DuplicateTask(
-        f"Task {case.name} was not run: {existing} has the lock {key!r} already. "
-        "lock_on_duplicate='existing' would end it as a skip instead of a failure.",
+        f"Task {case.name} was not run: it is a duplicate of {existing} (lock {key!r}). "
+        "lock_on_duplicate='existing' would skip it instead of failing it.",
         existing,
     )
     if case.holder is not None:

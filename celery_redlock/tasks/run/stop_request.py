@@ -149,8 +149,8 @@ class StoppingLock:
             logger.warning(
                 "stop-request-lease-not-extended",
                 "Task %(task)s[%(task_id)s] was asked to stop by a newer call, and its lock cannot "
-                "be extended until it has stopped: if that takes longer than %(seconds).3g s, the "
-                "newer call begins beside it. %(reason)s",
+                "be extended while it stops; after %(seconds).3g s, the newer call may begin "
+                "beside it: %(reason)s",
                 task=lock_request.task.name,
                 task_id=lock_request.request.id,
                 seconds=options.ttl,

@@ -41,6 +41,15 @@ def test_the_resume_of_a_key_that_was_not_paused_is_told(run: CommandLine) -> No
     assert run("resume", "api", status=1).out == "Lock 'api' was not paused.\n"
 
 
+def test_a_release_of_a_paused_key_names_the_command_that_ends_the_pause(
+    redlock: Redlock, run: CommandLine
+) -> None:
+    redlock.pause("api", 60)
+    printed = run("release", "api", "--yes", status=1)
+    assert printed.out == "No lock was released.\n"
+    assert "celery-redlock resume" in printed.err
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86_400)]
 )

@@ -71,9 +71,7 @@ def test_one_more_is_refused_with_the_time_at_which_a_slot_is_free(any_nodes: No
     client = any_nodes.connected()
     for _ in range(2):
         client.acquire(HOUR, wait=TIMEOUT)
-    with pytest.raises(
-        LockContended, match="'key' has reached its rate of 2 per period"
-    ) as refused:
+    with pytest.raises(LockContended, match="'key' has reached its rate;") as refused:
         client.acquire(HOUR)
     assert refused.value.expires_in is not None
     assert 3600 < refused.value.expires_in < 3673

@@ -173,7 +173,7 @@ def test_only_what_was_shown_is_released(
 
     terminal(passes_on)
     output = run("release", "report", status=1)
-    assert "No lock is held." in output.out
+    assert "No lock was released." in output.out
     assert "rate" not in output.err
     assert redlock.holder("report") is not None
     redlock.force_release("report")

@@ -206,7 +206,7 @@ def test_retry_is_a_tenacity_wait_or_a_whole_policy(retry: Any) -> None:
         ({"lock_on_conflict": "ignore"}, "lock_on_conflict='ignore' is not a choice here"),
         (
             {"lock_on_conflict": "replace"},
-            "lock_on_conflict='replace' is not a choice here, a choice of lock_on_duplicate; use "
+            "lock_on_conflict='replace' is not a choice here, but lock_on_duplicate has it; use "
             "'requeue', 'skip', 'stop', 'reject', 'raise' or a function",
         ),
         (
@@ -221,7 +221,7 @@ def test_retry_is_a_tenacity_wait_or_a_whole_policy(retry: Any) -> None:
         ),
         (
             {"lock_mode": "until_executed", "lock_on_duplicate": "skip"},
-            "lock_on_duplicate='skip' is not a choice here, a choice of lock_on_conflict; use "
+            "lock_on_duplicate='skip' is not a choice here, but lock_on_conflict has it; use "
             "'existing', 'replace', 'raise' or a function",
         ),
         ({"lock_on_conflict": ["skip"]}, "lock_on_conflict=['skip'] is not a choice here"),
