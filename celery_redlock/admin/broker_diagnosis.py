@@ -82,7 +82,7 @@ BROKER: tuple[Check[BrokerFacts], ...] = (
             f"{f.unacknowledged}. Each runs, waits in its worker, or was in a worker that was "
             "killed. The broker delivers those of a killed worker again, the oldest in "
             f"{readable(f.delivers_again_in)} s, and they run then. To free their locks earlier, "
-            "use `release --revoke`; without --revoke they run as well as calls sent again."
+            "use `release --revoke`. Without --revoke, they run beside or after calls sent again."
         ),
     ),
     _not_longer_than(

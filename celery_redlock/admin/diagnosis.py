@@ -317,8 +317,8 @@ GROUP: tuple[Check[NodeFacts], ...] = (
         when=lambda f: f.sentinels.named < _FEWEST_SENTINELS,
         text=lambda f: (
             f"The URL names {_count(f.sentinels.named, 'Sentinel')}. The node votes only while a "
-            "majority of them answers, and Sentinels that are cut off may name a former master. "
-            "Run three Sentinels or more, and name all of them."
+            "majority of those named answers, and Sentinels that are cut off may name a former "
+            "master. Run three Sentinels or more, and name all of them."
         ),
     ),
     Check(
@@ -406,8 +406,9 @@ SET: tuple[Check[SetFacts], ...] = (
         severity=Severity.ERROR,
         when=lambda s: s.voters < s.needed,
         text=lambda s: (
-            f"{s.voters} of {len(s.nodes)} nodes are fit to vote, and a quorum is {s.needed}: "
-            "locks may not be granted. Repair the others, or wait until their quarantine has ended."
+            f"{s.voters} of {len(s.nodes)} nodes are fit to vote, and a quorum is {s.needed}: no "
+            "lock is certain to be granted. Repair the nodes that are unfit, or wait until their "
+            "quarantine has ended."
         ),
     ),
     Check(
@@ -416,7 +417,7 @@ SET: tuple[Check[SetFacts], ...] = (
         when=lambda s: s.needed == s.voters < len(s.nodes),
         text=lambda s: (
             f"{s.voters} of {len(s.nodes)} nodes are fit to vote, exactly a quorum: none of them "
-            "may fail. Repair the others, or wait until their quarantine has ended."
+            "may fail. Repair those that are unfit, or wait until their quarantine has ended."
         ),
     ),
     Check(

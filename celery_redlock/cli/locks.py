@@ -11,6 +11,7 @@ import click
 
 from celery_redlock.admin.live_view import row_of
 from celery_redlock.admin.lock_list import (
+    PAUSED,
     LockEntry,
     Progress,
     as_data,
@@ -109,8 +110,9 @@ def release_key(
         left = () if released else show_lock(client, key, names=names)
         if not rates and any(entry.is_rate for entry in left):
             click.echo("A rate has counted the key: --rates forgets that.", err=True)
-        if any(entry.is_pause for entry in left):
-            click.echo("The key is paused: celery-redlock resume ends the pause.", err=True)
+        if any(entry.state == PAUSED for entry in left):
+            text = f"The key is paused. To end the pause: celery-redlock resume {key!r}."
+            click.echo(printable(text), err=True)
         return _print_released(lambda _: released, as_json=as_json)
 
 

@@ -619,7 +619,7 @@ class Client:
         """
         Delete another owner's key, if it still has this owner value, and wake those that wait.
 
-        Its holder finds out at its next extension, and may continue to write until then.
+        Its holder finds out at its next extension, and may continue to write until it reacts.
 
         Args:
             node_key: the key as nodes store it.

@@ -225,7 +225,7 @@ def _in_words(refused: Refusal, after: str) -> str:
     if key.is_rate:
         return (
             f"Lock {name} has reached its rate; the next slot is free in {readable(expires_in)} s; "
-            f"not acquired{after}. Wait longer (wait, lock_wait), or try again then."
+            f"not acquired{after}. Try again then, or wait longer (wait; in a worker, lock_wait)."
         )
     return (
         f"Lock {name} has reached its limit of {key.slots}; one slot is held by {by} "
@@ -240,8 +240,8 @@ def _for_how_long(expires_in: float, after: str) -> str:
             f"acquired{after}. Call force_release() once that program has ended."
         )
     return (
-        f"for up to {readable(expires_in)} s more unless extended; not acquired{after}. Wait "
-        "longer (wait, lock_wait), or try again later."
+        f"for up to {readable(expires_in)} s more unless extended; not acquired{after}. Try "
+        "again later, or wait longer (wait; in a worker, lock_wait)."
     )
 
 

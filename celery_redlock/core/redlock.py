@@ -32,15 +32,15 @@ class Redlock:
 
     Guarantee: at most one holder of a key at a time while clocks drift within `drift_factor`,
     processes are not paused past their lease, and restarted nodes stay quarantined for `max_ttl`
-    (see `guard`, which is off for one node). Any minority of nodes may fail. The fencing tokens of
-    successive holders increase, whatever happens to clocks and processes. Limit: a holder that is
-    paused past its lease does not notice; only a resource that checks the token can refuse its
-    write.
+    (see `guard`, which is off by default for one node). Any minority of nodes may fail. The fencing
+    tokens of successive holders increase, whatever happens to clocks and processes. Limit: a holder
+    that is paused past its lease does not notice; only a resource that checks the token can refuse
+    its write.
 
     Locks are not re-entrant: a block or a task that asks for a key that it holds itself, through
     any client of the same nodes, gets `LockContended` at once. A lease from `acquire` belongs to no
     block: a thread that holds one and acquires its key again with `wait=None` waits until that
-    lease has expired.
+    lease has expired, which it does not while it is watched.
     Thread-safe, and fork-safe: a child opens its own connections. Connects when first used; once
     closed, it acquires nothing.
 
@@ -184,8 +184,9 @@ class Redlock:
         Take a lock key away from its holder, or from all its holders, on all nodes.
 
         This is for people who need to remove a lock that is in the way. The holder finds out at its
-        next extension. Until then it may write beside a new holder, and only a resource that checks
-        fencing tokens refuses its writes. If its lease has other keys, it keeps them until then.
+        next extension. Until it reacts, it may write beside a new holder, and only a resource that
+        checks fencing tokens refuses its writes. If its lease has other keys, it keeps them until
+        that extension.
 
         Returns:
             Whether there was a holder.

@@ -134,7 +134,8 @@ def _missing() -> _Refusal:
     return _response(
         HTTPStatus.PRECONDITION_REQUIRED,
         "missing_fencing_token",
-        f"This resource is written under a lock. Send the lock's token in {FENCING_HEADER}.",
+        "This resource is written under a lock. "
+        f"Send the lock's fencing token in the header {FENCING_HEADER}.",
     )
 
 

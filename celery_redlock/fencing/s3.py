@@ -180,8 +180,8 @@ class S3Fence:
             return known
         raise FenceRecordCorrupt(
             f"The metadata {_FENCE_METADATA!r} of {self._url(key)} is not a fencing token, so "
-            "nothing was written. Copy the object onto itself, with the highest token that has "
-            "written it in that metadata.",
+            "nothing was written. Copy the object onto itself, and set that metadata to the "
+            "highest token that has written the object.",
             self._url(key),
         )
 

@@ -55,16 +55,15 @@ class LockOptions:
     "lock_ttl=5 ...".
 
     Attributes:
-        key: Key of the lock: a template over the task's arguments such as
-            `"account:{account_id}"`, a function of the arguments, or a list of these, of which the
-            task acquires all keys or none. `True`: the task's name and a digest of all arguments.
-            This is also the key of a task with other options, but without a limit or a rate.
-            Tasks with the same key exclude each other, but a call of one task is never a duplicate
-            of another task's call. A placeholder may read a part of an argument,
-            `{order[customer][id]}` or `{order.id}`. A placeholder refuses `None`, unless it is
-            written as `{account_id!s}`. A function gets the arguments as they are after a round
-            trip through JSON. A list may also have a `Limit` and a `Rate`, each with its own
-            template.
+        key: Key of the lock: a template over the task's arguments such as `"account:{account_id}"`,
+            a function of the arguments, or a list of these, of which the task acquires all keys or
+            none. `True`: the task's name and a digest of all arguments. This is also the key of a
+            task with other options, but without a limit or a rate. Tasks with the same key exclude
+            each other, but a call of one task is never a duplicate of another task's call. A
+            placeholder may read a part of an argument, `{order[customer][id]}` or `{order.id}`. A
+            placeholder refuses `None`, unless it is written as `{account_id!s}`. A function gets
+            the arguments as they are after a round trip through JSON. A list may also have a
+            `Limit` and a `Rate`, each with its own template.
         limit: How many tasks may hold the key at once, from 1 to 128: a number, or a function of
             the arguments. Without a `lock_key`, the key is the task's name. You may raise it at any
             time. If you lower it, running tasks continue, so until they end, more tasks than the
@@ -72,11 +71,11 @@ class LockOptions:
         rate: Maximum number of grants per period, in any window of that length; a body begins a
             moment after its grant. Write `"10/s"`, `"100/m"`, `"5/h"`, `"1/d"` or `"20/10s"`. A
             period of more than 128 starts is cut into equal parts: `"500/m"` is 125 in any 15
-            seconds. In `until_executing`, `until_executed` and `until_expired`, the rate
-            counts calls instead of starts. A message beyond the rate is requeued
-            until its turn; messages get their turns in the order in which they asked. Without a
-            `lock_key`, the key is the task's name. A rate does not limit how many tasks run at
-            once; combine it with `lock_limit`.
+            seconds. In `until_executing`, `until_executed` and `until_expired`, the rate counts
+            calls instead of starts. A message beyond the rate is requeued until its turn; messages
+            get their turns in the order in which they asked. Without a `lock_key`, the key is the
+            task's name. A rate does not limit how many tasks run at once; combine it with
+            `lock_limit`.
         mode: When the lock is held; see the table of modes.
         debounce: Run once after the last call of a burst: `5` runs the task after five seconds
             without another call for its key, with the newest arguments; `(5, 60)` runs it 60
@@ -130,8 +129,8 @@ class LockOptions:
         on_lost: Reaction to the loss of the lock while the body runs. `interrupt`: `LeaseLost` is
             raised in the body. `flag`: only `self.lease.is_valid` turns false. Or a function of
             task and lease that returns one of these.
-        max_hold: How long the watchdog extends the lock, because a body may hang. Then the lock is
-            lost, and `lock_on_lost` applies.
+        max_hold: How long the watchdog extends the lock at most, so that a body that hangs does not
+            hold its key indefinitely. After that the lock is lost, and `lock_on_lost` applies.
         at_least_for: Minimum time that the key stays taken, even if the body ends earlier; after
             a worker is killed, the key is free when `lock_ttl` has passed.
         starting_deadline: Skip a scheduled run that would start later than this after its due time,

@@ -128,8 +128,8 @@ def _in_the_way_of_a_debounce(options: LockOptions) -> Iterator[str]:
     mode = options.mode_spec
     if not mode.at_publish or mode.held_in_body:
         yield (
-            f"lock_debounce cannot have lock_mode={mode.name!r}: the publisher has to acquire the "
-            "key, and the key has to be free for the next burst once the body begins; remove "
+            f"lock_debounce does not go with lock_mode={mode.name!r}: the publisher has to acquire "
+            "the key, and the key has to be free for the next burst once the body begins; remove "
             "lock_mode (the default is 'until_executing' here), or use "
             "'until_and_while_executing', whose bodies do not overlap"
         )

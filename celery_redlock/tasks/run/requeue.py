@@ -90,8 +90,8 @@ def requeue(lock_request: LockRequest, error: LockNotAcquired) -> NoReturn:
     state_of(request).last_words = partial(
         logger.info,
         "task-requeued",
-        "Task %(task)s[%(task_id)s] is requeued %(until)sfor up to %(seconds).1f s; "
-        "it gives up in %(seconds_left).0f s (requeue %(requeues)d): %(reason)s",
+        "Task %(task)s[%(task_id)s] is requeued %(until)sfor up to %(seconds).1f s, "
+        "and gives up if it has no lock in %(seconds_left).0f s (requeue %(requeues)d): %(reason)s",
         task=task.name,
         task_id=request.id,
         until="until its lock is free, " if waits_for else "",

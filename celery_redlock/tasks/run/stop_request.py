@@ -148,9 +148,8 @@ class StoppingLock:
         except LockNotAcquired as error:
             logger.warning(
                 "stop-request-lease-not-extended",
-                "Task %(task)s[%(task_id)s] was asked to stop by a newer call, and its lock cannot "
-                "be extended while it stops; after %(seconds).3g s, the newer call may begin "
-                "beside it: %(reason)s",
+                "Task %(task)s[%(task_id)s] was asked to stop by a newer call, which may begin "
+                "beside it after %(seconds).3g s, because its lock is not extended yet: %(reason)s",
                 task=lock_request.task.name,
                 task_id=lock_request.request.id,
                 seconds=options.ttl,

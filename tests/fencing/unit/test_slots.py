@@ -12,7 +12,7 @@ from celery_redlock import Limit, Rate, Redlock
 from celery_redlock.errors import InvalidResourceName, StaleFencingToken
 from celery_redlock.fencing import FileTokenStore, MemoryTokenStore, slot_resource
 
-ANOTHER_HOLDER = "Another holder has acquired the lock"
+ANOTHER_HOLDER = "A newer holder has acquired the lock"
 
 
 @pytest.fixture

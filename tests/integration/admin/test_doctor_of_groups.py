@@ -67,7 +67,7 @@ def test_a_sentinel_that_is_gone_is_named_with_the_reason(groups: LocalSentinel)
 def test_sentinels_that_the_url_does_not_name_are_missed(groups: LocalSentinel) -> None:
     (few, unnamed) = found(groups, [named(groups, 0, 1)], guard=True)
     assert codes([few, unnamed]) == ["sentinels-few", "sentinels-unnamed"]
-    assert "know 3 of them, and the URL names 2" in unnamed.message
+    assert "know of 3 Sentinels, and the URL names 2" in unnamed.message
 
 
 def test_a_server_that_is_named_as_a_sentinel_is_no_sentinel(groups: LocalSentinel) -> None:
