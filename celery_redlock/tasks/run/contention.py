@@ -301,12 +301,10 @@ def _reserve_next_run(case: Case) -> None:
     if holder is not None and not (renews or is_its_own):
         logger.info(
             "newer-call-asks-to-stop",
-            "Task %(task)s[%(task_id)s] %(request)s: %(other_task_id)s on %(host)s",
+            "Task %(task)s[%(task_id)s] replaces %(other_task_id)s on %(host)s, and %(request)s",
             task=case.task_name,
             task_id=case.task_id,
-            request="asks the older call to stop"
-            if holder.role is Role.RUNNING
-            else "goes before the older call",
+            request="asks it to stop" if holder.role is Role.RUNNING else "goes before it",
             other_task_id=holder.task_id,
             host=holder.host,
         )
