@@ -192,17 +192,14 @@ class ReplyReader:
                 raise OSError("closed the connection")
             self._framing.check(data)
             self._parser.feed(data)
-            while (reply := self._parsed()) is not False:
-                yield reply
+            try:
+                while (reply := self._parser.gets()) is not False:
+                    yield reply
+            except (hiredis.ProtocolError, TypeError) as exc:  # a map may have a list as a key
+                raise GarbageError(str(exc)) from exc
             # TLS hands out one record at a time, and a poll does not see what it has buffered.
             pending = getattr(self._socket, "pending", None)
             more = pending is not None and pending() > 0
-
-    def _parsed(self) -> Any:
-        try:
-            return self._parser.gets()
-        except (hiredis.ProtocolError, TypeError) as exc:  # a map may have a list as a key
-            raise GarbageError(str(exc)) from exc
 
 
 def would_block(exc: OSError) -> bool:
