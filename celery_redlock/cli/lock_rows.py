@@ -40,7 +40,11 @@ COLUMNS = (
 
 
 def print_locks(
-    name: str, entries_of: Callable[[Progress | None], Iterable[LockEntry]], *, as_json: bool
+    name: str,
+    entries_of: Callable[[Progress | None], Iterable[LockEntry]],
+    *,
+    as_json: bool,
+    if_none: str = NOTHING,
 ) -> int:
     """
     Print locks, each as soon as it is found, and return 1 if there is none.
@@ -49,6 +53,7 @@ def print_locks(
         name: the name of the list in the JSON object.
         entries_of: returns the locks; its argument is the `progress` of `list_locks`.
         as_json: print one JSON object; if nodes fail after the first lock, it has an `error`.
+        if_none: what to print if there is none; JSON has an empty list.
     """
     count = 0
     try:
@@ -70,7 +75,7 @@ def print_locks(
     if as_json:
         print("\n]}" if count else f'{{"{name}": []}}')
     elif not count:
-        click.echo("No lock was released." if name == "released" else NOTHING)
+        click.echo(if_none)
     return 0 if count else 1
 
 

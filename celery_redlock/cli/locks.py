@@ -200,7 +200,7 @@ def _print_released(
             silent.update((name, vote.reason) for name, vote in votes if isinstance(vote, Failed))
             yield entry
 
-    status = print_locks("released", noted, as_json=as_json)
+    status = print_locks("released", noted, as_json=as_json, if_none="No lock was released.")
     for name, reason in silent.items():
         text = f"{name} has not replied to the release, and may keep it until it expires: {reason}"
         click.echo(printable(text), err=True)

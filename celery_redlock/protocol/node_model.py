@@ -266,11 +266,9 @@ class ModelNode:
 
     def owner(self, key: str, now_us: int) -> str | None:
         """Return the owner of `key`; a key lives up to and including its last millisecond."""
-        stored = self.keys.get(key)
-        if stored is not None and now_us // 1000 > stored.expires_at:
+        if key in self.keys and now_us // 1000 > self.keys[key].expires_at:
             del self.keys[key]
-            return None
-        return stored.owner if stored is not None else None
+        return self.keys[key].owner if key in self.keys else None
 
     def run(self, command: Command, now_us: int) -> Vote:
         """Execute a command at one instant of the node's clock and return the vote."""

@@ -80,6 +80,23 @@ def test_a_queued_message_is_revoked_with_its_lock_if_the_question_is_answered_s
     assert client_of(client).inspect((dedupe_key_of("0" * 32),))[0] is not None
 
 
+@pytest.mark.parametrize(
+    ("state", "effect"),
+    [("paused", "The pause ends"), ("finished", "Its body has ended"), ("", "is not stopped")],
+)
+def test_the_question_is_what_a_release_does_in_this_state(
+    page: Page, servers: ServerNodes, state: str, effect: str
+) -> None:
+    client = servers.client()
+    if state == "paused":
+        client.pause("account:7", 60)
+    else:
+        label = label_for(Role.FINISHED, "id", "host", task="job") if state else None
+        client.acquire("account:7", label=label)
+    page.get_by_role("button", name="Release account:7").click()
+    expect(page.get_by_role("dialog")).to_contain_text(effect)
+
+
 def test_the_question_about_a_lock_that_is_not_queued_has_nothing_to_revoke(
     page: Page, servers: ServerNodes
 ) -> None:
